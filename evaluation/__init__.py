@@ -1,0 +1,1 @@
+"""What is measured: episodes stored, summarised with intervals, compared in pairs and drawn."""

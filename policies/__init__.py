@@ -1,0 +1,1 @@
+"""Who decides: policies that turn a batch of views into a batch of actions."""

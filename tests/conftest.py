@@ -1,0 +1,78 @@
+"""What all tests share: a quiet, reproducible process, and the command line as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Before numba, torch or matplotlib read them. Two test processes share two cores.
+for name, value in {
+    "MPLBACKEND": "Agg",
+    "NUMBA_NUM_THREADS": "2",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}.items():
+    os.environ.setdefault(name, value)
+
+# The first example of a property pays for compilation, so neither a deadline nor a slow start is a
+# fault. In CI the same examples are tried each time; elsewhere new ones are.
+settings.register_profile(
+    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    """The folder that holds the four packages."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def run_python() -> RunPython:
+    """Run the interpreter in a process of its own: ``run_python("-c", code, cwd=folder)``.
+
+    The packages are found whether or not they are installed. Nothing is raised on a non-zero exit.
+    """
+
+    def run(
+        *args: str,
+        cwd: Path = ROOT,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 120.0,
+    ) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        return subprocess.run(
+            [sys.executable, *args],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": path, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_cli(run_python: RunPython) -> RunPython:
+    """Run the program as a user does: ``run_cli("presets", "--json", "-", cwd=folder)``."""
+
+    def run(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return run_python("-m", "exactlyonce_env", *args, **options)
+
+    return run

@@ -1,0 +1,1 @@
+"""How policies learn: the Stable-Baselines3 adapter, configurations and callbacks."""
