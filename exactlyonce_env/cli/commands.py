@@ -1,0 +1,36 @@
+"""The table of commands: what `exactlyonce --help` lists without importing any of their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+__all__ = ["COMMANDS", "LazyCommand"]
+
+
+@dataclass(frozen=True)
+class LazyCommand:
+    """Where a command's function stands, and the line that describes it in the list of commands."""
+
+    module: str  # in this package
+    function: str
+    help: str
+
+    def load(self) -> Callable[..., None]:
+        """Import the module and return the function."""
+        function: Callable[..., None] = getattr(
+            import_module(f"exactlyonce_env.cli.{self.module}"), self.function
+        )
+        return function
+
+
+COMMANDS: dict[str, LazyCommand] = {
+    "evaluate": LazyCommand("evaluate", "evaluate", "Compare policies on the same worlds."),
+    "sweep": LazyCommand("evaluate", "sweep", "Find the waiting bound: one row per delta."),
+    "fit": LazyCommand("measure", "fit", "Read measured delays and fit delay laws to them."),
+    "presets": LazyCommand("world", "presets", "List the presets, or print one to copy and edit."),
+    "worlds": LazyCommand("world", "worlds", "Print drawn worlds, hidden fates included."),
+    "replay": LazyCommand("world", "replay", "Step one world through given actions."),
+    "bench": LazyCommand("bench", "bench", "Measure steps per second beside Gymnasium's CartPole."),
+}

@@ -1,0 +1,340 @@
+"""`exactlyonce evaluate` and `exactlyonce sweep`: policies on the same worlds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from exactlyonce_env.cli.options import (
+    ConfigFile,
+    Delays,
+    OutFolder,
+    PresetName,
+    Seed,
+    Worlds,
+    chosen_plan,
+    positive_worlds,
+    split_list,
+    split_numbers,
+)
+from exactlyonce_env.cli.output import JsonTarget, human_console, progress_console, write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from evaluation.runner import Progress
+    from evaluation.sweep import Sweep
+    from exactlyonce_env.plan import Plan
+
+Policies = Annotated[
+    str | None,
+    typer.Option(
+        "--policies",
+        metavar="A,B,...",
+        help="Policies by spec, such as guard,wait:300; default all.",
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline", metavar="A", help="Policy that the others are compared with, paired."
+    ),
+]
+SweptPreset = Annotated[
+    str | None,
+    typer.Argument(metavar="[PRESET]", help="Preset; default empirical, which needs --delays."),
+]
+Deltas = Annotated[
+    str | None,
+    typer.Option(
+        "--deltas", metavar="S,S,...", help="Waiting bounds in seconds; default a grid to 2 h."
+    ),
+]
+
+
+def evaluate(
+    preset: PresetName,
+    policies: Policies = None,
+    worlds: Worlds = 20000,
+    seed: Seed = 0,
+    baseline: Baseline = None,
+    with_sweep: Annotated[
+        bool, typer.Option("--sweep", help="Sweep the waiting bound too, and plot the frontier.")
+    ] = False,
+    config: ConfigFile = None,
+    delays: Delays = None,
+    out: OutFolder = None,
+    json_target: JsonTarget = None,
+) -> None:
+    """Compare policies on literally the same worlds.
+
+    Prints a row for each policy: shares and means with 95 % intervals, regret to the clairvoyant
+    bound, and, with a baseline, paired differences. With --out the episodes are kept as parquet
+    beside a manifest; the same command resumes an interrupted run.
+    """
+    from evaluation.runner import evaluate as run_evaluation
+    from evaluation.runner import resolve_policies
+    from evaluation.summary import summarise
+    from policies.spec import LINEUP
+
+    chosen = list(LINEUP) if policies is None else split_list(policies, "--policies")
+    count = positive_worlds(worlds)
+    specs = list(resolve_policies(chosen))
+    if baseline is not None:
+        from policies.spec import parse_policy
+
+        baseline = parse_policy(baseline).spec
+    _check_baseline(baseline, specs)
+    plan = chosen_plan(preset, config, delays)
+    with _progress(len(specs) * count) as progress:
+        found = run_evaluation(
+            plan,
+            chosen,
+            worlds=count,
+            seed=seed,
+            out=out,
+            command=_command(),
+            progress=progress,
+        )
+    result: dict[str, Any] = {
+        "preset": plan.preset.name,
+        "seed": seed,
+        "worlds": count,
+        "baseline": baseline,
+        "rows": summarise(found, baseline),
+    }
+    console = human_console(json_target)
+    _print_rows(console, plan, result)
+    if with_sweep:
+        result["sweep"] = _sweep(plan, None, count, seed, out and out / "sweep", out, console)
+    if out is not None:
+        write_json(result, str(out / "summary.json"))
+        console.print(f"episodes, manifest and summary are in {out}")
+    if json_target is not None:
+        write_json(result, json_target)
+
+
+def sweep(
+    preset: SweptPreset = None,
+    deltas: Deltas = None,
+    worlds: Worlds = 20000,
+    seed: Seed = 0,
+    config: ConfigFile = None,
+    delays: Delays = None,
+    out: OutFolder = None,
+    json_target: JsonTarget = None,
+) -> None:
+    """Find the waiting bound: what each delta gains and costs.
+
+    Runs wait:delta and poll:delta over a grid on the same worlds and names the delta with the
+    highest mean reward. With --delays FILE the delays are your own measured ones; a delta beyond
+    the last observation is refused. With --out the episodes, the rows and the frontier plot (PNG
+    and SVG) are kept.
+    """
+    plan = chosen_plan(preset or "empirical", config, delays)
+    grid = None if deltas is None else split_numbers(deltas, "--deltas")
+    console = human_console(json_target)
+    result = _sweep(plan, grid, positive_worlds(worlds), seed, out, out, console)
+    if json_target is not None:
+        write_json(result, json_target)
+
+
+def _sweep(
+    plan: Plan,
+    deltas_s: Sequence[float] | None,
+    worlds: int,
+    seed: int,
+    out: Path | None,
+    plots: Path | None,
+    console: Console,
+) -> dict[str, Any]:
+    from evaluation.sweep import COMPANIONS, FAMILIES, default_deltas_s
+    from evaluation.sweep import sweep as run_sweep
+
+    grid = default_deltas_s(plan) if deltas_s is None else deltas_s
+    with _progress((len(grid) * len(FAMILIES) + len(COMPANIONS)) * worlds) as progress:
+        found = run_sweep(
+            plan, grid, worlds=worlds, seed=seed, out=out, command=_command(), progress=progress
+        )
+    best = {family: _best_row(found, family) for family in FAMILIES}
+    result = {
+        "preset": plan.preset.name,
+        "seed": seed,
+        "worlds": worlds,
+        "rows": found.rows,
+        "best_delta_s": found.best["wait"].delta_s,
+        "best": best,
+        "with_key": found.with_key,
+        "notes": found.notes,
+    }
+    _print_sweep(console, plan, found)
+    if plots is not None:
+        from evaluation.frontier import plot_frontier
+
+        title = f"{plan.preset.name}: {worlds:,} worlds, seed {seed}"
+        written = plot_frontier(found.points, found.bounds, plots / "frontier", title=title)
+        console.print("frontier: " + " and ".join(str(path) for path in written))
+        write_json(result, str(plots / "sweep.json"))
+    return result
+
+
+def _best_row(found: Sweep, family: str) -> dict[str, Any]:
+    best = found.best[family]
+    return {"delta_s": best.delta_s, "reward": best.reward, "interval_s": [best.low_s, best.high_s]}
+
+
+def _check_baseline(baseline: str | None, specs: Sequence[str]) -> None:
+    from exactlyonce_env.errors import UserError
+
+    if baseline is not None and baseline not in specs:
+        raise UserError(f"--baseline {baseline!r} is not among --policies {', '.join(specs)}")
+
+
+def _command() -> list[str]:
+    return ["exactlyonce", *sys.argv[1:]]
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Progress]:
+    """A bar on stderr while the worlds are run, where somebody can watch."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description:<18}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("episodes"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=progress_console(), transient=True) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def report(policy: str, done: int) -> None:
+            bar.update(task, description=policy, advance=done)
+
+        yield report
+
+
+SIGNIFICANT = 0.05
+CAPTION = "shares of episodes; ± half of the 95 % interval; * sees hidden state"
+CAPTION_VERSUS = (
+    "; last column: exactly once against the baseline in percentage points, ° where the exact "
+    "McNemar test (Holm) does not tell them apart at 5 %"
+)
+
+
+def _print_rows(console: Console, plan: Plan, result: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(
+        title=f"{plan.preset.name}: {result['worlds']:,} worlds, seed {result['seed']}",
+        caption=CAPTION + (CAPTION_VERSUS if result["baseline"] is not None else ""),
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("policy", no_wrap=True)
+    for heading in ("exactly once", "duplicated", "not permitted", "overclaimed", "unresolved"):
+        table.add_column(f"{heading} %", justify="right")
+    for heading in ("mean time", "reward", "regret"):
+        table.add_column(heading, justify="right")
+    if result["baseline"] is not None:
+        table.add_column(f"vs {result['baseline']}", justify="right")
+    for row in result["rows"]:
+        cells = [row["policy"] + ("*" if row["privileged"] else "")]
+        cells += [
+            _share(row, name)
+            for name in (
+                "exactly_once",
+                "duplicate_rate",
+                "false_retry_permission_rate",
+                "overclaim_rate",
+                "unresolved",
+            )
+        ]
+        cells += [_seconds(row["elapsed_s"]), _number(row, "reward"), _number(row, "regret")]
+        if result["baseline"] is not None:
+            cells.append(_versus(row))
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _share(row: Mapping[str, Any], name: str) -> str:
+    low, high = row["ci"][name]
+    return f"{100 * row[name]:.1f} [dim]±{50 * (high - low):.1f}[/dim]"
+
+
+def _number(row: Mapping[str, Any], name: str) -> str:
+    low, high = row["ci"][name]
+    half = "" if low is None else f" [dim]±{(high - low) / 2:.3f}[/dim]"
+    return f"{row[name]:.3f}{half}"
+
+
+def _versus(row: Mapping[str, Any]) -> str:
+    found = row.get("versus")
+    if found is None:
+        return "baseline"
+    low, high = found["ci"]["exactly_once"]
+    sign = "°" if found["mcnemar"]["p_holm"] >= SIGNIFICANT else ""
+    return f"{100 * found['exactly_once']:+.1f} [dim]±{50 * (high - low):.1f}[/dim]{sign}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+def _print_sweep(console: Console, plan: Plan, found: Sweep) -> None:
+    from rich.table import Table
+
+    measured = any(row["landed"] is not None for row in found.rows)
+    table = Table(title=f"{plan.preset.name}: the waiting bound", title_justify="left")
+    table.add_column("policy", no_wrap=True)
+    if measured:
+        table.add_column("landed by then %", justify="right")
+    for heading in ("exactly once %", "duplicated %", "mean time", "reward"):
+        table.add_column(heading, justify="right")
+    best = {(b.family, b.delta_s) for b in found.best.values()}
+    for row in found.rows:
+        is_best = (row["family"], row["delta_s"]) in best
+        name = f"[bold]{row['policy']} (best)[/bold]" if is_best else row["policy"]
+        cells = [name]
+        if row["exactly_once"] is None:
+            table.add_row(*cells, *([""] if measured else []), row["note"], "", "", "")
+            continue
+        if measured:
+            cells.append(_landed(row["landed"]))
+        cells += [_share(row, "exactly_once"), _share(row, "duplicate_rate")]
+        cells += [_seconds(row["elapsed_s"]), _number(row, "reward")]
+        table.add_row(*cells)
+    console.print(table)
+    for b in found.best.values():
+        console.print(
+            f"best {b.family}: {b.delta_s:g} s (reward {b.reward:.3f}); the data do not tell it "
+            f"from {b.low_s:g} to {b.high_s:g} s"
+        )
+    keyed = found.with_key
+    console.print(
+        f"with an idempotency key in place of waiting: exactly once "
+        f"{_share(keyed, 'exactly_once')} %, reward {_number(keyed, 'reward')}"
+    )
+    for note in found.notes:
+        console.print(f"note: {note}")
+
+
+def _landed(landed: Mapping[str, Any] | None) -> str:
+    if landed is None:
+        return ""
+    text = f"{100 * landed['value']:.1f}"
+    if landed["low"] is not None:
+        text += f" [dim]{100 * landed['low']:.1f}–{100 * landed['high']:.1f}[/dim]"
+    return text

@@ -1,0 +1,111 @@
+"""Options that several commands share, so that they mean the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from exactlyonce_env.errors import UserError
+
+if TYPE_CHECKING:
+    from exactlyonce_env.delays import Law
+    from exactlyonce_env.plan import Plan
+
+PresetName = Annotated[
+    str,
+    typer.Argument(metavar="PRESET", help="Preset; `exactlyonce presets` lists them."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="YAML, TOML or JSON that overrides its fields."),
+]
+Delays = Annotated[
+    str | None,
+    typer.Option(
+        "--delays",
+        metavar="FILE|LAW",
+        help="Delays of late writes: a file of `fit --save`, measured data that `fit` reads "
+        "without further options, or a law such as lomax:c=0.8,scale=120.",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="S", help="Key of the worlds.")]
+Worlds = Annotated[
+    int, typer.Option("--worlds", metavar="N", help="Number of worlds, from id 0 on.")
+]
+OutFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="RUN", help="Folder for the results; an interrupted run goes on there."
+    ),
+]
+
+
+def chosen_plan(preset: str, config: Path | None, delays: str | None) -> Plan:
+    """Compile the preset that the options name.
+
+    Raises
+    ------
+    UserError
+        For whatever is wrong with any of them.
+    """
+    from exactlyonce_env.presets import load_plan
+
+    law = None if delays is None else chosen_delays(delays)
+    return load_plan(preset, config=config, delays=law)
+
+
+def chosen_delays(delays: str) -> Law:
+    """Resolve ``--delays``; a file of raw measurements is fitted on the spot.
+
+    Raises
+    ------
+    UserError
+        For an unknown law, or a file that `fit` cannot read without further options.
+    """
+    from exactlyonce_env.delays import delays_from_spec
+    from exactlyonce_env.measured import open_delays
+
+    return open_delays(delays).law if Path(delays).is_file() else delays_from_spec(delays)
+
+
+def split_list(text: str, what: str) -> list[str]:
+    """Split a comma-separated option.
+
+    Raises
+    ------
+    UserError
+        Where an entry is empty.
+    """
+    entries = [entry.strip() for entry in text.split(",")]
+    if not all(entries):
+        raise UserError(f"{what} {text!r} has an empty entry; separate entries by single commas")
+    return entries
+
+
+def split_numbers(text: str, what: str) -> list[float]:
+    """Split a comma-separated option into numbers.
+
+    Raises
+    ------
+    UserError
+        Naming the entry that is not a finite number.
+    """
+    numbers = []
+    for entry in split_list(text, what):
+        try:
+            number = float(entry)
+        except ValueError:
+            raise UserError(f"{what} {entry!r} is not a number of seconds") from None
+        if number != number or number in (float("inf"), float("-inf")):
+            raise UserError(f"{what} {entry!r} is not a finite number of seconds")
+        numbers.append(number)
+    return numbers
+
+
+def positive_worlds(worlds: int) -> int:
+    """Return the number of worlds, or refuse it."""
+    if not 1 <= worlds <= 10**9:
+        raise UserError(f"--worlds must lie in 1..1000000000, not {worlds}")
+    return worlds
