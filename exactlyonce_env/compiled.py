@@ -23,15 +23,22 @@ Record: TypeAlias = Any
 Array: TypeAlias = npt.NDArray[Any]
 
 
+OPTIONS: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,  # nobody calls these from C, and each wrapper costs compile time
+}
+
+
 def compiled(function: F) -> F:
     """Compile ``function`` in nopython mode, cached on disk, releasing the GIL while it runs."""
-    return _cached(numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return _cached(numba.njit(**OPTIONS)(function))
 
 
 def inlined(function: F) -> F:
     """Like `compiled`, for small functions of the inner loop that LLVM should inline."""
-    jit = numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-    return _cached(jit(function))
+    return _cached(numba.njit(**OPTIONS, forceinline=True)(function))
 
 
 def _cached(dispatcher: Any) -> Any:

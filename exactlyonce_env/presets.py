@@ -77,8 +77,8 @@ def preset(
         fields = merged(fields, {"faults": {"late_tail": dump(law)}})
     elif fields.get("name") == NEEDS_DELAYS and "late_tail" not in (fields.get("faults") or {}):
         raise UserError(
-            "preset empirical needs delays: a file saved by `exactlyonce fit FILE --save`, or a law "
-            "such as lomax:c=0.8,scale=120"
+            "preset empirical needs delays: a file saved by `exactlyonce fit FILE --save`, "
+            "or a law such as lomax:c=0.8,scale=120"
         )
     return make_preset(fields, where)
 

@@ -25,6 +25,7 @@ def worlds_table(preset: str, seed: int, rows: Sequence[dict[str, Any]]) -> Tabl
     """One row for each world of `world_dict`, up to `MAX_ROWS`."""
     table = _table(f"{preset}: {len(rows):,} drawn worlds, seed {seed} (privileged)")
     if len(rows) > MAX_ROWS:
+        table.caption_justify = "left"
         table.caption = f"the first {MAX_ROWS} of {len(rows):,}; --json writes all"
     table.add_column("id", justify="right")
     table.add_column("context", no_wrap=True)

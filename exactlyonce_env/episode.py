@@ -1,0 +1,252 @@
+"""Replaying one world under given actions: the views are the client's, the rest is privileged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from exactlyonce_env import kernel
+from exactlyonce_env.actions import MAX_WAIT_S
+from exactlyonce_env.compiled import Record
+from exactlyonce_env.errors import UserError
+from exactlyonce_env.ledger import Effect, Fortune, fortunes, ledger, measures, settled
+from exactlyonce_env.plan import Plan, checked_seed, checked_world
+from exactlyonce_env.records import N_TERMS, TRUTH, VIEW
+from exactlyonce_env.view import View
+from exactlyonce_env.vocabulary import TERM_NAMES, Action, Ending
+
+ACTION_WORDS: tuple[str, ...] = (
+    "read",
+    "wait:SECONDS",
+    "retry",
+    "keyed_retry",
+    "escalate",
+    "finish",
+    "finish_uncertain",
+)
+"""The words of the actions; SECONDS is any number from 0 to a week."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One action and what came of it; the first step of a replay stands before any action.
+
+    Attributes
+    ----------
+    action
+        The word, or None before the first action.
+    clock_s
+        Clock after it [s].
+    view
+        What the client had seen by then.
+    reward_terms
+        The nine parts of the reward of this step, by name; all 0 before the first action.
+    permitted
+        For a re-issue, whether section 5 of the design permitted it; None for everything else.
+    """
+
+    action: str | None
+    clock_s: float
+    view: View
+    reward_terms: dict[str, float]
+    permitted: bool | None
+
+    @property
+    def reward(self) -> float:
+        """Sum of the terms, in their order."""
+        return sum(self.reward_terms.values(), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One world under given actions.  All but the steps is privileged.
+
+    Where the actions end before the episode does, ``ended`` is false, the ledger and the outcome
+    are those of a client that walks away now (requests in flight complete, the operation is
+    unresolved), and the reward has no settlement value yet.
+
+    Attributes
+    ----------
+    preset, seed, world, context
+        Where the world comes from: the preset's name, the key, the id, and the name of its context.
+    steps
+        The view before the first action, then one step for each action.
+    ended, ending
+        Whether the episode is over, and how: ``claimed``, ``uncertain``, ``exhausted`` or None.
+    attempts
+        What became of every attempt that was sent.
+    ledger
+        Every effect in order of time, those after the last action included.
+    outcome
+        The sixteen measures by name.
+    """
+
+    preset: str
+    seed: int
+    world: int
+    context: str | None
+    steps: tuple[Step, ...]
+    ended: bool
+    ending: str | None
+    attempts: tuple[Fortune, ...]
+    ledger: tuple[Effect, ...]
+    outcome: dict[str, bool | int | float]
+
+    @property
+    def reward(self) -> float:
+        """Sum of the rewards of all steps."""
+        return sum((step.reward for step in self.steps), 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The replay in JSON's types."""
+        return {
+            "preset": self.preset,
+            "seed": self.seed,
+            "world": self.world,
+            "context": self.context,
+            "ended": self.ended,
+            "ending": self.ending,
+            "steps": [
+                {
+                    "action": step.action,
+                    "clock_s": step.clock_s,
+                    "view": {"text": step.view.text, "fields": step.view.fields},
+                    "reward_terms": step.reward_terms,
+                    "permitted": step.permitted,
+                }
+                for step in self.steps
+            ],
+            "attempts": [asdict(attempt) for attempt in self.attempts],
+            "ledger": [asdict(effect) for effect in self.ledger],
+            "outcome": self.outcome,
+            "reward": self.reward,
+        }
+
+
+def parse_action(word: str) -> tuple[Action, float]:
+    """The kind of action and the seconds of a wait (0 for all others) behind an action word.
+
+    Raises
+    ------
+    UserError
+        For an unknown word and for seconds that are no number from 0 to `MAX_WAIT_S`.
+    """
+    if not isinstance(word, str):
+        raise UserError(f"action {word!r} is not a word; choose from {', '.join(ACTION_WORDS)}")
+    name, colon, seconds = word.strip().partition(":")
+    if name == "wait":
+        return Action.WAIT, _seconds(word, seconds)
+    if colon or name not in ACTION_WORDS:
+        close = get_close_matches(name, ACTION_WORDS, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise UserError(f"unknown action {word!r}{hint}; choose from {', '.join(ACTION_WORDS)}")
+    return Action[name.upper()], 0.0
+
+
+def _seconds(word: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 <= seconds <= MAX_WAIT_S:
+        raise UserError(
+            f"action {word!r}: wait takes seconds from 0 to {MAX_WAIT_S:g}, as in wait:60"
+        )
+    return seconds
+
+
+def split_actions(actions: str | Sequence[str]) -> list[str]:
+    """Action words from a comma-separated text or from a sequence; an empty text has none."""
+    if not isinstance(actions, str):
+        return list(actions)
+    return [word.strip() for word in actions.split(",")] if actions.strip() else []
+
+
+def replay(plan: Plan, seed: int, world: int, actions: str | Sequence[str]) -> Replay:
+    """Take ``actions`` in one world and tell everything.
+
+    Parameters
+    ----------
+    plan
+        A compiled preset.
+    seed, world
+        Key and id of the world.
+    actions
+        Action words, comma-separated or as a sequence: ``read``, ``wait:SECONDS``, ``retry``,
+        ``keyed_retry``, ``escalate``, ``finish``, ``finish_uncertain``.
+
+    Raises
+    ------
+    UserError
+        For an unknown action, an action after the end of the episode, and a seed or id out of
+        range.
+
+    Examples
+    --------
+    >>> from exactlyonce_env.presets import load_plan
+    >>> told = replay(load_plan("late-fixed"), 0, 4, "read,finish_uncertain")
+    >>> told.ending, told.outcome["unresolved"]
+    ('uncertain', True)
+    """
+    seed, world = checked_seed(seed), checked_world(world)
+    words = split_actions(actions)
+    parsed = [parse_action(word) for word in words]
+    seen, truth = np.zeros(1, dtype=VIEW), np.zeros(1, dtype=TRUTH)
+    terms = np.zeros(N_TERMS)
+    kernel.begin(
+        plan.contexts, plan.context_cdf, plan.table, np.uint64(seed), world, seen[0], truth[0]
+    )
+    context = plan.contexts[truth[0].context]
+    steps = [_step(None, seen[0], context, terms, None)]
+    for k, (kind, seconds) in enumerate(parsed):
+        if seen[0].ending:
+            raise UserError(_after_the_end(words, k, seen[0]))
+        reissues, false_ones = int(seen[0].n_reissues), int(truth[0].false_permissions)
+        kernel.act(plan.contexts, plan.table, seen[0], truth[0], int(kind), seconds, terms)
+        permitted = None
+        if seen[0].n_reissues > reissues:
+            permitted = bool(truth[0].false_permissions == false_ones)
+        steps.append(_step(words[k], seen[0], context, terms, permitted))
+    ending = Ending(int(seen[0].ending))
+    final = settled(context, seen[0], truth[0])
+    return Replay(
+        preset=plan.preset.name,
+        seed=seed,
+        world=world,
+        context=plan.situations[int(truth[0].context)].name,
+        steps=tuple(steps),
+        ended=ending != Ending.RUNNING,
+        ending=None if ending == Ending.RUNNING else ending.name.lower(),
+        attempts=fortunes(context, seen[0], final),
+        ledger=ledger(context, seen[0], final),
+        outcome=measures(context.contract, seen[0], final),
+    )
+
+
+def _step(
+    action: str | None,
+    seen: Record,
+    context: Record,
+    terms: np.ndarray[Any, np.dtype[np.float64]],
+    permitted: bool | None,
+) -> Step:
+    # Adding 0.0 turns the -0.0 of a cost that did not arise into 0.0.
+    named = dict(zip(TERM_NAMES, (float(term) + 0.0 for term in terms), strict=True))
+    return Step(action, float(seen.clock_s), View.of(seen, context.contract), named, permitted)
+
+
+def _after_the_end(words: Sequence[str], k: int, seen: Record) -> str:
+    how = {
+        Ending.CLAIMED: "claimed completion",
+        Ending.UNCERTAIN: "ended it as uncertain",
+        Ending.EXHAUSTED: "used up the budget of calls",
+    }[Ending(int(seen.ending))]
+    return (
+        f"action {k + 1} ({words[k]}) comes after the end of the episode: action {k} "
+        f"({words[k - 1]}) {how}; leave it and what follows out"
+    )
