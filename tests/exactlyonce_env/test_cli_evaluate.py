@@ -62,8 +62,10 @@ def test_evaluate_writes_a_run_and_extends_it(capsys, tmp_path):
 def test_evaluate_with_sweep_plots_the_frontier(capsys, tmp_path):
     out = tmp_path / "run"
     code = main(
-        ["evaluate", "late-fixed", "--policies", "guard", "--worlds", "60", "--sweep"]
-        + ["--out", str(out)]
+        [
+            *("evaluate", "late-fixed", "--policies", "guard", "--worlds", "60", "--sweep"),
+            *("--out", str(out)),
+        ]
     )
     assert code == 0
     text = capsys.readouterr().out
