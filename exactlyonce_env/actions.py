@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from exactlyonce_env.compiled import compiled
+from exactlyonce_env.compiled import Array, Record, compiled
 from exactlyonce_env.vocabulary import Action, Readback
 
 WAITS_S: tuple[float, ...] = (15.0, 60.0, 300.0, 900.0, 3600.0)
@@ -46,8 +46,8 @@ NO_READBACK = int(Readback.NONE)
 
 
 @compiled
-def write_mask(seen, contract, out):  # type: ignore[no-untyped-def]
-    """Write 1 for every discrete action that the contract does not answer with an error, (11,) int8."""
+def write_mask(seen: Record, contract: Record, out: Array) -> None:
+    """Write 1 for every discrete action that is not answered with an error, (11,) int8."""
     for k in range(N_ACTIONS):
         out[k] = 1
     if contract.readback == NO_READBACK:

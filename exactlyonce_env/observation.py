@@ -1,7 +1,7 @@
-"""The observation: a fixed vector of float32, written from the view and the visible contract alone.
+"""The observation: a fixed vector of float32, made of the view and the visible contract alone.
 
-`FEATURES` is the table from which the documentation is generated.  The dynamic features come first; the
-static ones depend on the contract only and are written once per context.
+`FEATURES` is the table from which the documentation is generated.  The dynamic features come first;
+the static ones depend on the contract only and are written once per context.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from exactlyonce_env import rules
 from exactlyonce_env.arithmetic import log1p_coarse
-from exactlyonce_env.compiled import compiled, inlined
+from exactlyonce_env.compiled import Array, Record, compiled, inlined
 from exactlyonce_env.permission import NO_KEY, OTHER, candidate_key, permitted
 from exactlyonce_env.records import DOCUMENTED_QUANTILES, MAX_ATTEMPTS, N_QUANTILES
 from exactlyonce_env.vocabulary import (
@@ -75,7 +75,7 @@ DYNAMIC_FEATURES: tuple[Feature, ...] = (
             "code / 8",
             -1,
             1,
-            f"response of attempt {j}: 1/8 success ... 7/8 conflict, negative with a key; 0: not sent",
+            f"response of attempt {j}: 1/8 success ... 7/8 conflict, negative with a key; 0: none",
         )
         for j in range(MAX_ATTEMPTS)
     ),
@@ -193,23 +193,23 @@ SQRT_HALF_BITS = np.float32(math.sqrt(0.5)).view(np.int32)
 
 
 @inlined
-def _scaled_time(seconds):  # type: ignore[no-untyped-def]
+def _scaled_time(seconds: float) -> float:
     """Time feature of a duration [s], capped at `BOUND`."""
     return min(log1p_coarse(seconds) * TIME_SCALE, BOUND) if seconds > 0.0 else 0.0
 
 
 @inlined
-def _known_time(seconds):  # type: ignore[no-untyped-def]
+def _known_time(seconds: float) -> float:
     """Time feature of a documented duration, -1 where it is unknown (negative or infinite)."""
     return _scaled_time(seconds) if 0.0 <= seconds < math.inf else -1.0
 
 
 @inlined
-def _time_in_single(seconds):  # type: ignore[no-untyped-def]
+def _time_in_single(seconds: np.float32) -> np.float32:
     """Time feature of a duration [s] in single precision, to about 1e-7; -1 stays -1.
 
-    1 + s = m 2^k with m in [sqrt 1/2, sqrt 2), and log m by the series of the inverse hyperbolic tangent.
-    Single precision and no branch, so that eight durations fit into one instruction.
+    1 + s = m 2^k with m in [sqrt 1/2, sqrt 2), and log m by the series of the inverse hyperbolic
+    tangent.  Single precision and no branch, so that eight durations fit into one instruction.
     """
     bits = np.int32(np.float32(S_1 + max(seconds, S_0)).view(np.int32) - SQRT_HALF_BITS)
     exponent = np.float32(np.int32(bits >> MANTISSA_BITS))
@@ -222,9 +222,9 @@ def _time_in_single(seconds):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def scale_times(out):  # type: ignore[no-untyped-def]
+def scale_times(out: Array) -> None:
     """Turn the durations [s] that `write_dynamic` leaves in ``out`` (N_FEATURES,) into features."""
-    # A bound that is no constant keeps the compiler from unrolling the loop instead of vectorising it.
+    # A bound that is no constant: the compiler would unroll the loop instead of vectorising it.
     for k in range(_N_SCALED if len(out) >= _N_SCALED else 0):
         scaled = _time_in_single(out[k])
         out[k] = scaled if k < _RESPONSE_AT else out[k]
@@ -232,11 +232,11 @@ def scale_times(out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def write_dynamic(seen, contract, out):  # type: ignore[no-untyped-def]
-    """Write the dynamic features of a view into ``out`` (N_FEATURES,) float32, its times in seconds.
+def write_dynamic(seen: Record, contract: Record, out: Array) -> None:
+    """Write the dynamic features of a view into ``out`` (N_FEATURES,) float32, times in seconds.
 
-    They come first and are left to `scale_times`: a vector load right behind the single stores waits for
-    each of them, so that a loop over many worlds had better scale a block of rows at once.
+    These come first and are left to `scale_times`: a vector load right behind the single stores
+    waits for each of them, so that a loop over many worlds had better scale a block of rows later.
     """
     now_s = seen.clock_s
     n = seen.n_attempts
@@ -282,7 +282,7 @@ def write_dynamic(seen, contract, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def write_static(contract, out):  # type: ignore[no-untyped-def]
+def write_static(contract: Record, out: Array) -> None:
     """Write the static features of a contract into ``out`` (at least N_STATIC,) float32."""
     for kind in range(N_READBACKS):
         out[kind] = 1.0 if contract.readback == kind else 0.0
@@ -327,20 +327,20 @@ def write_static(contract, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _scaled_cost(cost):  # type: ignore[no-untyped-def]
+def _scaled_cost(cost: float) -> float:
     """Cost feature, capped at `BOUND`."""
     return min(log1p_coarse(1000.0 * cost) * COST_SCALE, BOUND)
 
 
 @compiled
-def static_table(contexts, out):  # type: ignore[no-untyped-def]
+def static_table(contexts: Array, out: Array) -> None:
     """Write the static features of all contexts (C,) into ``out`` (C, N_STATIC) float32."""
     for c in range(len(contexts)):
         write_static(contexts[c].contract, out[c])
 
 
 @compiled
-def write_unscaled(seen, contexts, static, out):  # type: ignore[no-untyped-def]
+def write_unscaled(seen: Record, contexts: Array, static: Array, out: Array) -> None:
     """Write the observation of a view into ``out`` (N_FEATURES,) float32, but for `scale_times`."""
     context = seen.context
     write_dynamic(seen, contexts[context].contract, out)
@@ -349,7 +349,7 @@ def write_unscaled(seen, contexts, static, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def write_observation(seen, contexts, static, out):  # type: ignore[no-untyped-def]
+def write_observation(seen: Record, contexts: Array, static: Array, out: Array) -> None:
     """Write the whole observation of a view into ``out`` (N_FEATURES,) float32."""
     write_unscaled(seen, contexts, static, out)
     scale_times(out)

@@ -471,6 +471,7 @@ def test_typed_columns_of_parquet(tmp_path: Path) -> None:
 
 def test_workbooks_of_several_sheets(tmp_path: Path) -> None:
     import openpyxl
+
     path = tmp_path / "d.xlsx"
     book = openpyxl.Workbook()
     book.active.title = "one"

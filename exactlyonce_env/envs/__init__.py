@@ -1,0 +1,1 @@
+"""The Gymnasium environments: one world at a time, or many at once."""
