@@ -138,8 +138,20 @@ def default_deltas_s(plan: Plan) -> list[float]:
     if not isinstance(law, Empirical):
         return list(DEFAULT_DELTAS_S)
     quantiles = law.quantile(np.array(DEFAULT_LEVELS))
-    reached = {float(q) for q in quantiles if math.isfinite(q)}
+    reached = {float(f"{q:.6g}") for q in quantiles if q < law.last_event_s}
     return sorted({0.0, *reached, law.last_event_s})
+
+
+def beyond_notes(plan: Plan, specs: Sequence[str]) -> list[str]:
+    """What to say of waiting policies, by spec, whose Δ lies beyond the plan's measured delays."""
+    beyond = []
+    for spec in specs:
+        family, _, delta = spec.partition(":")
+        if family in FAMILIES and _beyond(plan, float(delta)):
+            beyond.append(spec)
+    if not beyond:
+        return []
+    return [f"{', '.join(beyond)}: {_end_of_data(plan)}"]
 
 
 def _with_key(plan: Plan, worlds: int, seed: int) -> dict[str, Estimate]:
@@ -161,10 +173,7 @@ def _figures(estimates: dict[str, Estimate]) -> dict[str, Any]:
 def _notes(plan: Plan, beyond: bool) -> list[str]:
     notes = []
     if beyond:
-        notes.append(
-            f"the data end at {_last_observed_s(plan):g} s: beyond it nothing is known, and "
-            "a write that had not landed by then counts as landing after every wait"
-        )
+        notes.append(_end_of_data(plan))
     law = _shared_tail(plan)
     timeout_s = float(plan.contracts["client_timeout_s"].max())
     if law is not None and law.quantile(0.99) <= timeout_s:
@@ -174,6 +183,13 @@ def _notes(plan: Plan, beyond: bool) -> list[str]:
             "with --config"
         )
     return notes
+
+
+def _end_of_data(plan: Plan) -> str:
+    return (
+        f"the data end at {_last_observed_s(plan):g} s: beyond it nothing is known, and a write "
+        "that had not landed by then counts as landing after every wait"
+    )
 
 
 def _spec(family: str, delta_s: float) -> str:

@@ -122,6 +122,8 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         For a missing file, another suffix, a syntax error or a top level that is no mapping.
     """
     file = Path(path)
+    if file.is_dir():
+        raise UserError(f"config {file.name!r} is a folder; name a .yaml, .toml or .json file")
     if not file.is_file():
         raise UserError(f"config file {file.name!r} does not exist")
     try:
@@ -133,14 +135,30 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     return _parse(text, file.suffix.lower(), f"config file {file.name!r}")
 
 
+def _parse_yaml(text: str, what: str) -> Any:
+    """Safe YAML in which no field may be stated twice: the last one would win in silence."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            repeated = next((key for k, key in enumerate(keys) if key in keys[:k]), None)
+            if repeated is not None:
+                line = node.start_mark.line + 1
+                raise UserError(
+                    f"{what}: {repeated!r} is stated twice in the mapping at line {line}"
+                )
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{what} is not valid YAML: {error}") from None
+
+
 def _parse(text: str, suffix: str, what: str) -> dict[str, Any]:
     if suffix in (".yaml", ".yml"):
-        import yaml
-
-        try:
-            fields = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"{what} is not valid YAML: {error}") from None
+        fields = _parse_yaml(text, what)
     elif suffix == ".toml":
         import tomllib
 

@@ -34,6 +34,13 @@ ROOT = Path(__file__).resolve().parents[1]
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(autouse=True)
+def no_terminal_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the size that a test runner exports where it loads readline: tables follow it."""
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session")
 def repo_root() -> Path:
     """The folder that holds the four packages."""

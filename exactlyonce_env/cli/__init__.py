@@ -27,7 +27,7 @@ Adding a command
 What a command may rely on
 --------------------------
 - `UserError` raised anywhere ends the program with exit code 2 and exactly one line on stderr. So
-  do the parser's own complaints and a file that cannot be opened.
+  do the parser's own complaints, a file that cannot be opened and a disk that is full.
 - `KeyboardInterrupt` ends it with exit code 130 and one line. A command that knows better than
   the general line what was kept raises ``KeyboardInterrupt("...")`` with its own.
 - A reader that closes the pipe (``| head``) ends it quietly with exit code 141.

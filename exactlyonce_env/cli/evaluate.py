@@ -17,7 +17,7 @@ from exactlyonce_env.cli.options import (
     PresetName,
     Seed,
     Worlds,
-    chosen_plan,
+    measured_plan,
     positive_worlds,
     split_list,
     split_numbers,
@@ -80,6 +80,7 @@ def evaluate(
     from evaluation.runner import evaluate as run_evaluation
     from evaluation.runner import resolve_policies
     from evaluation.summary import summarise
+    from evaluation.sweep import beyond_notes
     from policies.spec import LINEUP
 
     chosen = list(LINEUP) if policies is None else split_list(policies, "--policies")
@@ -90,7 +91,7 @@ def evaluate(
 
         baseline = parse_policy(baseline).spec
     _check_baseline(baseline, specs)
-    plan = chosen_plan(preset, config, delays)
+    plan, warnings = measured_plan(preset, config, delays)
     with _progress(len(specs) * count) as progress:
         found = run_evaluation(
             plan,
@@ -107,9 +108,12 @@ def evaluate(
         "worlds": count,
         "baseline": baseline,
         "rows": summarise(found, baseline),
+        "notes": beyond_notes(plan, specs),
+        "warnings": warnings,
     }
     console = human_console(json_target)
     _print_rows(console, plan, result)
+    _print_remarks(console, result)
     if with_sweep:
         result["sweep"] = _sweep(plan, None, count, seed, out and out / "sweep", out, console)
     if out is not None:
@@ -136,10 +140,10 @@ def sweep(
     the last observation is refused. With --out the episodes, the rows and the frontier plot (PNG
     and SVG) are kept.
     """
-    plan = chosen_plan(preset or "empirical", config, delays)
+    plan, warnings = measured_plan(preset or "empirical", config, delays)
     grid = None if deltas is None else split_numbers(deltas, "--deltas")
     console = human_console(json_target)
-    result = _sweep(plan, grid, positive_worlds(worlds), seed, out, out, console)
+    result = _sweep(plan, grid, positive_worlds(worlds), seed, out, out, console, warnings)
     if json_target is not None:
         write_json(result, json_target)
 
@@ -152,6 +156,7 @@ def _sweep(
     out: Path | None,
     plots: Path | None,
     console: Console,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     from evaluation.sweep import COMPANIONS, FAMILIES, default_deltas_s
     from evaluation.sweep import sweep as run_sweep
@@ -171,8 +176,10 @@ def _sweep(
         "best": best,
         "with_key": found.with_key,
         "notes": found.notes,
+        "warnings": list(warnings),
     }
     _print_sweep(console, plan, found)
+    _print_remarks(console, result)
     if plots is not None:
         from evaluation.frontier import plot_frontier
 
@@ -327,8 +334,13 @@ def _print_sweep(console: Console, plan: Plan, found: Sweep) -> None:
         f"with an idempotency key in place of waiting: exactly once "
         f"{_share(keyed, 'exactly_once')} %, reward {_number(keyed, 'reward')}"
     )
-    for note in found.notes:
-        console.print(f"note: {note}")
+
+
+def _print_remarks(console: Console, result: Mapping[str, Any]) -> None:
+    for note in result["notes"]:
+        console.print(f"note: {note}", markup=False)
+    for warning in result["warnings"]:
+        console.print(f"warning: {warning}", markup=False)
 
 
 def _landed(landed: Mapping[str, Any] | None) -> str:

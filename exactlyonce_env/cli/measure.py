@@ -126,7 +126,7 @@ def _print(console: Console, found: DelayFit) -> None:
     measured = found.measured
     console.print(
         f"{measured.source}: {measured.n:,} rows, {measured.censored:,} censored "
-        f"({100 * measured.censored / measured.n:.2f} %), column {measured.column}, "
+        f"({100 * measured.censored / measured.n:.2f} %), {measured.column}, "
         f"unit {measured.unit}"
     )
     quantiles = Table(title="quantiles, 95 % intervals", title_justify="left")

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from exactlyonce_env.delays import Law
     from exactlyonce_env.plan import Plan
 
+
+def named_folder(text: str) -> Path:
+    """Return the folder that ``--out`` names; nothing stands for no folder, not for this one."""
+    if not text.strip():
+        raise UserError("--out is empty; name a folder for the results, for instance runs/mine")
+    return Path(text)
+
+
 PresetName = Annotated[
     str,
     typer.Argument(metavar="PRESET", help="Preset; `exactlyonce presets` lists them."),
@@ -37,9 +45,26 @@ Worlds = Annotated[
 OutFolder = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="RUN", help="Folder for the results; an interrupted run goes on there."
+        "--out",
+        metavar="RUN",
+        help="Folder for the results; an interrupted run goes on there.",
+        parser=named_folder,
     ),
 ]
+
+
+def measured_plan(preset: str, config: Path | None, delays: str | None) -> tuple[Plan, list[str]]:
+    """Compile the preset that the options name, with what the fit of ``--delays`` warns of.
+
+    Raises
+    ------
+    UserError
+        For whatever is wrong with any of them.
+    """
+    from exactlyonce_env.presets import load_plan
+
+    law, warnings = (None, []) if delays is None else chosen_delays(delays)
+    return load_plan(preset, config=config, delays=law), warnings
 
 
 def chosen_plan(preset: str, config: Path | None, delays: str | None) -> Plan:
@@ -50,14 +75,13 @@ def chosen_plan(preset: str, config: Path | None, delays: str | None) -> Plan:
     UserError
         For whatever is wrong with any of them.
     """
-    from exactlyonce_env.presets import load_plan
-
-    law = None if delays is None else chosen_delays(delays)
-    return load_plan(preset, config=config, delays=law)
+    return measured_plan(preset, config, delays)[0]
 
 
-def chosen_delays(delays: str) -> Law:
+def chosen_delays(delays: str) -> tuple[Law, list[str]]:
     """Resolve ``--delays``; a file of raw measurements is fitted on the spot.
+
+    The second part is what the fit warns of, such as a unit that was assumed.
 
     Raises
     ------
@@ -65,9 +89,22 @@ def chosen_delays(delays: str) -> Law:
         For an unknown law, or a file that `fit` cannot read without further options.
     """
     from exactlyonce_env.delays import delays_from_spec
-    from exactlyonce_env.measured import open_delays
+    from exactlyonce_env.measured import load_saved, open_delays
+    from exactlyonce_env.measured.saved import is_saved
 
-    return open_delays(delays).law if Path(delays).is_file() else delays_from_spec(delays)
+    if not Path(delays).is_file():
+        return delays_from_spec(delays), []
+    if is_saved(delays):
+        found = load_saved(delays)
+    else:
+        try:
+            found = open_delays(delays)
+        except UserError as error:
+            raise UserError(
+                f"{error} (all of this is told to `exactlyonce fit {delays} --save OUT`; then "
+                "give OUT to --delays)"
+            ) from None
+    return found.law, list(found.fit.get("warnings", ()))
 
 
 def split_list(text: str, what: str) -> list[str]:

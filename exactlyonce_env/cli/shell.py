@@ -8,8 +8,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
+from io import TextIOWrapper
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -38,6 +39,9 @@ FILE_ERRORS = frozenset(
         errno.EROFS,
     }
 )
+
+# Failures to write to an open file, stdout among them; such an error names no file.
+WRITE_ERRORS = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
 # Rich help would cost another 0.15 s in front of every `--help`, and reads worse in a pipe.
 APP_STYLE: dict[str, Any] = {
@@ -100,6 +104,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     args = list(sys.argv[1:] if argv is None else argv)
+    _soften(sys.stdout)
     try:
         claim_siblings()
         with warnings.catch_warnings():
@@ -118,6 +123,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         _discard_stdout()
         return BROKEN_PIPE
     except OSError as error:
+        if error.filename is None and error.errno in WRITE_ERRORS:
+            _discard_stdout()
+            return _refuse(f"cannot write the output: {error.strerror}")
         if error.filename is None or error.errno not in FILE_ERRORS:
             raise
         return _refuse(f"cannot open {os.fsdecode(error.filename)!r}: {error.strerror}")
@@ -197,6 +205,15 @@ def _say(message: str) -> None:
     """Write exactly one line to stderr, whatever control characters the message carries."""
     line = " ".join(message.split())
     print("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line), file=sys.stderr)
+
+
+def _soften(stream: TextIO) -> None:
+    """Let a stream that cannot say every character say "?" for it; JSON is ASCII and suffers none.
+
+    A table that ends in a traceback because the locale lacks "±" would help nobody.
+    """
+    if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="replace")
 
 
 def _discard_stdout() -> None:

@@ -169,11 +169,13 @@ def _summary(name: str) -> dict[str, Any]:
 
 def _whole(name: str, config: Path | None, delays: str | None) -> dict[str, Any]:
     """The full preset; one that waits for the user's delays is printed without any."""
-    from exactlyonce_env.presets import NEEDS_DELAYS, preset
+    from exactlyonce_env.presets import NEEDS_DELAYS, preset, read_config
 
-    if name != NEEDS_DELAYS or config is not None or delays is not None:
+    faults = {} if config is None else read_config(config).get("faults")
+    own_delays = isinstance(faults, dict) and "late_tail" in faults
+    if name != NEEDS_DELAYS or delays is not None or own_delays:
         return preset(name, config=config, delays=delays).dump()
-    fields = preset(name, delays="fixed:value_s=1").dump()
+    fields = preset(name, config=config, delays="fixed:value_s=1").dump()
     del fields["faults"]["late_tail"]
     return fields
 

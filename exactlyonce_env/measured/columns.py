@@ -58,9 +58,11 @@ def assign(table: Table, options: DelayFileOptions, file: str) -> Roles:
     if table.kind == "jtl":
         return Roles((table.index("elapsed", "column"),), event, entry, limit, tuple(notes))
     if not numeric:
+        first = table.columns([0])[0].words.get(0, "")
         raise UserError(
             f"{file} has no numeric column that could be a delay; the columns are "
-            f"{table.listing()}; say which with --column"
+            f"{table.listing()}; column 1 begins with {first!r} at {table.place(0)}; say which "
+            "with --column"
         )
     if len(numeric) > 1:
         raise UserError(

@@ -88,7 +88,7 @@ def load_saved(path: str | os.PathLike[str]) -> SavedDelays:
     try:
         content = json.loads(Path(name).read_text(encoding="utf-8"))
         version = content["version"]
-        law, fit, manifest = content["law"], content["fit"], content["manifest"]
+        law, fit, manifest = content["law"], dict(content["fit"]), dict(content["manifest"])
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{name!r} is a damaged saved delay: {error}") from None
     if version != VERSION:

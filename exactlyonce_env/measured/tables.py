@@ -23,6 +23,9 @@ SAMPLE_ROWS = 2000
 NOT_NAMES = {"", "-", "nan", "na", "n/a", "null", "none", "inf", "true", "false", "timeout"}
 """Cells (lower case) that mark a missing value rather than name a column."""
 
+NO_VALUE = NOT_NAMES - {"true", "false"}
+"""Cells (lower case) that say nothing about whether their column holds numbers."""
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -40,8 +43,8 @@ class Table(ABC):
     """Rows and columns of one file.
 
     ``names`` are the column names, or None without a header; ``numeric`` says which columns hold
-    numbers in most of their first `SAMPLE_ROWS` cells; ``notes`` tells what was found out about the
-    file.
+    numbers in most of their first `SAMPLE_ROWS` cells that hold a value; ``notes`` tells what was
+    found out about the file.
     """
 
     kind: str
@@ -170,8 +173,12 @@ def as_text(cell: object) -> str:
 
 
 def mostly_numbers(cells: Iterable[object]) -> bool:
-    """Whether most of the first non-blank cells are numbers."""
-    filled = [as_number(cell) for cell in islice(cells, SAMPLE_ROWS) if as_text(cell)]
+    """Whether most of the first cells that hold a value at all are numbers."""
+    filled = [
+        as_number(cell)
+        for cell in islice(cells, SAMPLE_ROWS)
+        if as_text(cell).lower() not in NO_VALUE
+    ]
     return 2 * sum(number is not None for number in filled) > len(filled)
 
 

@@ -148,6 +148,8 @@ def test_fit_saves_a_law_that_commands_take(capsys, tmp_path):
         (("fit", f"{SAMPLES}/results.jtl", "--unit", "h"), ("h", "ms")),
         (("fit", f"{SAMPLES}/matrix.txt"), ("--column",)),
         (("bench", "--rounds", "0"), ("--rounds",)),
+        (("evaluate", "late-tail", "--out", ""), ("--out", "empty")),
+        (("evaluate", "late-tail", "--config", "tests"), ("tests", "folder")),
     ],
 )
 def test_bad_input(capsys, args, needles):
@@ -170,7 +172,9 @@ def test_nothing_is_written_on_bad_input(capsys, tmp_path):
         ("", ("empty",)),
         ("delay_s\n", ("no ",)),
         ("delay_s\n1\n-2\n", ("negative", "-2")),
-        ("delay_s\n1\nnan\n", ("nan",)),
+        ("delay_s\n1\nnan\n", ("'nan'", "line 3", "'delay_s'")),
+        ("delay_s\nnan\n1\n", ("'nan'", "line 2", "'delay_s'")),
+        ("delay_s\nnan\nnan\n", ("numeric", "'delay_s'", "line 1")),
         ("delay_s,done\n1,0\n2,0\n3,0\n4,0\n", ("censored",)),
     ],
 )
@@ -181,3 +185,32 @@ def test_bad_delay_files(capsys, tmp_path, text, needles):
     line = refusal(capsys, "fit", str(file), *event).lower()
     for needle in needles:
         assert needle in line
+
+
+def test_raw_delays_carry_the_warnings_of_their_fit(capsys, tmp_path):
+    file = tmp_path / "delays.csv"
+    file.write_text("".join(f"{1000 + 7 * k % 400}\n" for k in range(60)))
+    for command in (
+        ("sweep", "--deltas", "1100"),
+        ("evaluate", "empirical", "--policies", "rules"),
+    ):
+        result = run_json(capsys, *command, "--worlds", "20", "--delays", str(file))
+        assert any("seconds were assumed" in warning for warning in result["warnings"])
+    assert main(["sweep", "--deltas", "1100", "--worlds", "20", "--delays", str(file)]) == 0
+    assert "warning: seconds were assumed" in capsys.readouterr().out
+
+
+def test_raw_delays_that_need_options_are_sent_to_fit(capsys):
+    line = refusal(capsys, "sweep", "--delays", f"{SAMPLES}/matrix.txt", "--worlds", "20")
+    assert f"exactlyonce fit {SAMPLES}/matrix.txt --save" in line
+
+
+def test_waiting_beyond_the_data_is_flagged(capsys, tmp_path):
+    file = tmp_path / "delays_s.csv"
+    file.write_text("delay_s\n" + "".join(f"{k}\n" for k in range(40, 60)))
+    args = ("evaluate", "empirical", "--delays", str(file), "--worlds", "20")
+    known = run_json(capsys, *args, "--policies", "wait:59,poll:50,guard")
+    assert known["notes"] == []
+    beyond = run_json(capsys, *args, "--policies", "wait:59,poll:60,guard")
+    [note] = beyond["notes"]
+    assert note.startswith("poll:60: the data end at 59 s")

@@ -217,6 +217,8 @@ def test_ctrl_c_ends_the_process_with_130_and_one_line(repo_root: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # a shell that starts the tests in the background makes them ignore the signal
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
@@ -440,3 +442,28 @@ def test_working_directory_leaves_the_path_unless_the_package_lives_there(
         monkeypatch.setattr(sys, "path", [entry, "further"])
         origin.forget_working_directory()
         assert sys.path == ([entry, "further"] if kept else ["further"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+@pytest.mark.parametrize("extra", [(), ("--json", "-")])
+def test_full_disk_behind_stdout_is_one_line(extra: tuple[str, ...], repo_root: Path) -> None:
+    command = [sys.executable, "-m", "exactlyonce_env", "presets", "late-tail", *extra]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=repo_root, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: cannot write the output: No space left on device\n"
+
+
+def test_a_locale_without_the_signs_of_a_table_is_no_error(repo_root: Path) -> None:
+    command = [sys.executable, "-m", "exactlyonce_env", "presets"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        cwd=repo_root,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"late-tail" in done.stdout

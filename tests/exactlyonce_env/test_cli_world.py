@@ -105,6 +105,7 @@ def test_empirical_is_printed_without_delays_and_waits_for_them(
     fields = json.loads(file.read_text())
     assert "late_tail" not in fields["faults"]
     assert fields["contract"]["readback"] == "strong"
+    assert as_json("presets", "empirical", "--config", str(file)) == fields
     assert "needs delays" in refusal("worlds", "empirical", "--config", str(file))
     rows = as_json("worlds", "empirical", "--config", str(file), "--delays", LAW)
     assert rows == as_json("worlds", "empirical", "--delays", LAW)

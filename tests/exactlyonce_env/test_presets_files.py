@@ -159,3 +159,10 @@ def test_unknown_presets_are_named_with_the_choices() -> None:
         load_plan("late-tale")
     for name in PRESET_NAMES:
         assert name in str(caught.value)
+
+
+def test_a_field_stated_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text("contract:\n  latency_s: 1\n  latency_s: 2\n")
+    with pytest.raises(UserError, match=r"'latency_s' is stated twice in the mapping at line 2"):
+        preset("late-tail", config=file)
