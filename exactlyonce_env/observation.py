@@ -333,13 +333,6 @@ def _scaled_cost(cost: float) -> float:
 
 
 @compiled
-def static_table(contexts: Array, out: Array) -> None:
-    """Write the static features of all contexts (C,) into ``out`` (C, N_STATIC) float32."""
-    for c in range(len(contexts)):
-        write_static(contexts[c].contract, out[c])
-
-
-@compiled
 def write_unscaled(seen: Record, contexts: Array, static: Array, out: Array) -> None:
     """Write the observation of a view into ``out`` (N_FEATURES,) float32, but for `scale_times`."""
     context = seen.context

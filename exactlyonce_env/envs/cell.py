@@ -1,21 +1,18 @@
-"""One running world with its outputs in one record, and the compiled step over it.
+"""One running world in one record, and the compiled step over it.
 
-A call from Python into compiled code pays for every array it passes, so all that a step of the
-single environment reads and writes beside the plan lies in one record of about a kilobyte.
+A call from Python into compiled code pays for every array it passes, so the state of the single
+environment is one record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
 from exactlyonce_env import kernel
-from exactlyonce_env.actions import N_ACTIONS, write_mask
-from exactlyonce_env.compiled import Array, compiled
-from exactlyonce_env.observation import N_FEATURES, write_observation
+from exactlyonce_env.actions import write_mask
+from exactlyonce_env.compiled import Array
+from exactlyonce_env.envs.lean import held
+from exactlyonce_env.observation import write_observation
 from exactlyonce_env.records import N_TERMS, TRUTH, VIEW
 from exactlyonce_env.settlement import count_effects
 from exactlyonce_env.vocabulary import Ending, Term
@@ -23,49 +20,41 @@ from exactlyonce_env.vocabulary import Ending, Term
 RUNNING = int(Ending.RUNNING)
 T_TIME = int(Term.TIME)
 
-CELL = np.dtype(
-    (
-        np.record,
-        [
-            ("seen", VIEW),
-            ("truth", TRUTH),
-            ("terms", "f8", (N_TERMS,)),
-            ("observation", "f4", (N_FEATURES,)),
-            ("mask", "i1", (N_ACTIONS,)),
-            ("pad", "i1", (-(4 * N_FEATURES + N_ACTIONS) % 8,)),
-        ],
-    )
-)
+CELL = np.dtype((np.record, [("seen", VIEW), ("truth", TRUTH), ("terms", "f8", (N_TERMS,))]))
 
 
-@compiled
+@held
 def open_cell(
     contexts: Array,
     context_cdf: Array,
     table: Array,
     static: Array,
     cell: Array,
+    observation: Array,
+    mask: Array,
     seed: np.uint64,
     world: int,
 ) -> None:
-    """Begin world ``world`` of ``seed`` in ``cell`` (1,) and write its first outputs."""
-    own = cell[0]
-    kernel.begin(contexts, context_cdf, table, seed, world, own.seen, own.truth)
-    write_observation(own.seen, contexts, static, own.observation)
-    write_mask(own.seen, contexts[own.seen.context].contract, own.mask)
+    """Begin world ``world`` of ``seed`` in ``cell`` (1,); write its observation and its mask."""
+    seen = cell[0].seen
+    kernel.begin(contexts, context_cdf, table, seed, world, seen, cell[0].truth)
+    write_observation(seen, contexts, static, observation)
+    write_mask(seen, contexts[seen.context].contract, mask)
 
 
-@compiled
+@held
 def step_cell(
     contexts: Array,
     table: Array,
     static: Array,
     cell: Array,
+    observation: Array,
+    mask: Array,
     action: int,
     seconds: float,
     term: int,
 ) -> tuple[float, bool, float, float, float, bool]:
-    """Take one decision in ``cell`` (1,) and write its outputs.
+    """Take one decision in ``cell`` (1,); write the observation and the mask that follow.
 
     ``float`` and ``bool`` cost nothing compiled, and interpreted they turn NumPy's scalars into
     Python's.
@@ -83,26 +72,13 @@ def step_cell(
     terms = own.terms
     reward = kernel.act(contexts, table, seen, truth, action, seconds, terms)
     contract = contexts[seen.context].contract
-    write_observation(seen, contexts, static, own.observation)
-    write_mask(seen, contract, own.mask)
+    write_observation(seen, contexts, static, observation)
+    write_mask(seen, contract, mask)
     cost = 0.0
     exact = False
     ended = seen.ending != RUNNING
     if ended:
         duplicates, omissions = count_effects(contract, seen, truth)
         cost = float(duplicates)
-        exact = duplicates == 0 and omissions == 0
+        exact = bool(duplicates == 0 and omissions == 0)
     return float(reward), bool(ended), float(terms[T_TIME]), float(terms[term]), cost, exact
-
-
-def entry(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
-    """The compiled code of ``function`` for arguments of these types, called without type dispatch.
-
-    Dispatch on record arrays costs more than a step.  Without JIT it is the function itself.
-    """
-    if not hasattr(function, "compile"):
-        return function
-    typeof: Callable[[Any], Any] = numba.typeof
-    signature = tuple(typeof(argument) for argument in arguments)
-    code: Callable[..., Any] = function.compile(signature)
-    return code

@@ -18,8 +18,8 @@ from typing import Any
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from exactlyonce_env.config import Preset, Variant, merged
-from exactlyonce_env.delays import delays_from_spec
+from exactlyonce_env.config import Variant, merged
+from exactlyonce_env.delays import delays_from_spec, dump
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.plan import Plan
 from exactlyonce_env.presets import DelaysLike, PresetLike, load_plan
@@ -58,8 +58,8 @@ def plan_of(
     Raises
     ------
     UserError
-        For whatever `exactlyonce_env.presets.preset` refuses, an impossible context, a field of the
-        wrong type, or ``delays`` that a catalogue of contexts with their own laws would ignore.
+        For whatever `exactlyonce_env.presets.preset` refuses, an impossible context, or a field of
+        the wrong type.
     """
     overrides = {
         part: dict(_mapping(part, fields))
@@ -114,35 +114,19 @@ def _load(
     mix: list[dict[str, Any]] | None,
 ) -> Plan:
     base = load_preset(preset, config=config, delays=delays)
-    if not overrides and mix is None:
-        plan = load_plan(base)
-    else:
-        plan = load_plan(_overridden(base, overrides, mix))
     if delays is not None:
-        law = delays_from_spec(delays)
-        if not any(situation.faults.late_tail == law for situation in plan.situations):
-            raise UserError(
-                f"delays: every context of preset {base.name} has a delay law of its own; use "
-                "late-tail, empirical or another preset with one law"
-            )
-    return plan
-
-
-def _overridden(
-    base: Preset, overrides: dict[str, dict[str, Any]], mix: list[dict[str, Any]] | None
-) -> dict[str, Any]:
-    """The preset's fields with the overrides in its base and in each context of its mix."""
+        law = dump(delays_from_spec(delays))
+        overrides = merged(overrides, {"faults": {"late_tail": law}})
+    if not overrides and mix is None:
+        return load_plan(base)
     fields = base.dump()
     if mix is not None:
         fields |= {"variants": mix, "lags_s": None, "catalogue": None}
-    elif fields["catalogue"] is not None:
-        contexts = [_dumped(situation) for situation in base.situations()]
-        fields |= {"variants": contexts, "catalogue": None}
     if "lag_s" in overrides.get("contract", {}):
         fields["lags_s"] = None
     fields = merged(fields, overrides)
-    fields["variants"] = [merged(variant, overrides) for variant in fields["variants"]]
-    return fields
+    fields["variants"] = [merged(variant, overrides) for variant in fields.get("variants", ())]
+    return load_plan(fields)
 
 
 def _mapping(name: str, fields: Any) -> Mapping[str, Any]:

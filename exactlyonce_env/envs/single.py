@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.error import ResetNeeded
+from numpy import empty
 
-from exactlyonce_env.envs.cell import CELL, entry, open_cell, step_cell
+from exactlyonce_env.actions import N_ACTIONS, write_mask
+from exactlyonce_env.compiled import Record
+from exactlyonce_env.envs.cell import CELL, open_cell, step_cell
+from exactlyonce_env.envs.lean import entry
 from exactlyonce_env.envs.page import filled
 from exactlyonce_env.envs.plans import arrays_of, chosen_plan, plan_of
 from exactlyonce_env.envs.rendering import NO_MODE, rendered
 from exactlyonce_env.envs.spaces import (
     ACTION_MODES,
-    PRICES,
+    CHOICES,
     RENDER_MODES,
     action_space,
     checked_options,
-    discrete_choice,
     observation_space,
     one_of,
     parametric_choice,
+    refused,
 )
 from exactlyonce_env.envs.trace import Trace
 from exactlyonce_env.envs.truth import truth_info
+from exactlyonce_env.observation import N_FEATURES
 from exactlyonce_env.plan import MAX_WORLD, Plan, checked_seed, checked_world
 from exactlyonce_env.vocabulary import TERM_NAMES
 
@@ -37,7 +43,11 @@ if TYPE_CHECKING:
     from exactlyonce_env.view import View
 
 Observation = npt.NDArray[np.float32]
+_OBSERVATION, _F4 = (N_FEATURES,), np.dtype(np.float32)
+_MASK, _I1 = (N_ACTIONS,), np.dtype(np.int8)
 NO_TERMS: dict[str, float] = dict.fromkeys(TERM_NAMES, 0.0)
+_BOUND = frozenset(("_contexts", "_cdf", "_table", "_static", "_terms", "_open", "_step"))
+"""What an environment binds anew after it was copied: views of its cell, and compiled code."""
 
 
 class RecoveryEnv(gymnasium.Env[Observation, Any]):
@@ -195,6 +205,8 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
         self._next_world = 0
         self._over = True
         self._trace = Trace() if render_mode == "rgb_array" else None
+        self._watched = self.reveal or self._trace is not None
+        self._parametric = action_mode == "parametric"
         self._bind()
 
     def make_plan(self, preset: PresetLike, **keywords: Any) -> Plan:
@@ -219,24 +231,31 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
         world = self._next_world
         if world > MAX_WORLD:
             checked_world(world)
+        observation, mask = empty(_OBSERVATION, _F4), empty(_MASK, _I1)
         self._open(
-            self._contexts, self._cdf, self._table, self._static, self._cell, self._key, world
+            self._contexts,
+            self._cdf,
+            self._table,
+            self._static,
+            self._cell,
+            observation,
+            mask,
+            self._key,
+            world,
         )
         self._next_world = world + 1
         self._over = False
-        if self._trace is not None:
-            self._trace.begin(self._cell[0].seen)
         info: dict[str, Any] = {
-            "action_mask": self._mask.copy(),
+            "action_mask": mask,
             "cost": 0.0,
             "cost_duplicates": 0.0,
             "is_success": False,
         }
         if self._itemises:
             info["reward_terms"] = NO_TERMS.copy()
-        if self.reveal:
-            info["truth"] = self._truth()
-        return self._observation.copy(), info
+        if self._watched:
+            self._watch(None, info)
+        return observation, info
 
     def _seat(self, seed: int | None, world: int | None) -> None:
         """Choose the seed and the world that the coming reset opens."""
@@ -265,14 +284,30 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
         """
         if self._over:
             raise ResetNeeded("no episode is running: call reset() first")
-        kind, seconds = self._choice(action)
-        price = PRICES[kind]
+        # Much is spelt out here, since calling a helper or testing one more flag takes longer
+        # than the compiled step itself.
+        if self._parametric:
+            kind, seconds, price, priced = parametric_choice(action)
+        else:
+            try:
+                kind, seconds, price, priced = CHOICES[index(action)]
+            except (TypeError, KeyError):
+                raise refused(action) from None
+        observation, mask = empty(_OBSERVATION, _F4), empty(_MASK, _I1)
         reward, ended, time_term, price_term, cost, exact = self._step(
-            self._contexts, self._table, self._static, self._cell, kind, seconds, price
+            self._contexts,
+            self._table,
+            self._static,
+            self._cell,
+            observation,
+            mask,
+            kind,
+            seconds,
+            price,
         )
         self._over = ended
         info: dict[str, Any] = {
-            "action_mask": self._mask.copy(),
+            "action_mask": mask,
             "cost": cost,
             "cost_duplicates": cost,
             "is_success": exact,
@@ -280,7 +315,6 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
         if self._itemises:
             terms = info["reward_terms"] = NO_TERMS.copy()
             if ended:
-                # Spelt out: a loop over the names takes as long as the whole step.
                 (
                     terms["time"],
                     terms["read"],
@@ -294,17 +328,17 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
                 ) = self._terms.tolist()
             else:  # no other term can differ from zero yet
                 terms["time"] = time_term
-                terms[TERM_NAMES[price]] = price_term
-        if self._trace is not None:
-            self._trace.add(kind, self._cell[0].seen)
-        if self.reveal:
-            info["truth"] = self._truth()
-        return self._observation.copy(), reward, ended, False, info
+                terms[priced] = price_term
+        if self._watched:
+            self._watch(kind, info)
+        return observation, reward, ended, False, info
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which discrete actions are not refused now, (11,) bool: True = allowed."""
-        self._require_world()
-        return self._mask.astype(np.bool_)
+        seen = self._seen()
+        mask = empty(_MASK, _I1)
+        write_mask(seen, self.plan.contracts[seen.context], mask)
+        return mask.view(np.bool_)
 
     def render(self) -> Any:
         """The view in plain English (``ansi``), or the episode as a timeline (``rgb_array``).
@@ -317,8 +351,7 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
         if self.render_mode is None:
             gymnasium.logger.warn(NO_MODE)
             return None
-        self._require_world()
-        seen, truth = self._cell["seen"][0], self._cell["truth"][0]
+        seen, truth = self._seen(), self._cell["truth"][0]
         return rendered(self.render_mode, self.plan, seen, truth, self._trace)
 
     @property
@@ -326,8 +359,7 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
         """What the client has seen so far, as policies receive it."""
         from exactlyonce_env.view import View
 
-        self._require_world()
-        seen = self._cell["seen"][0]
+        seen = self._seen()
         return View.of(seen, self.plan.contracts[seen.context])
 
     @property
@@ -346,32 +378,37 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
         if self._key is None:
             raise ResetNeeded("no world was opened yet: call reset() first")
 
-    def _truth(self) -> dict[str, Any]:
-        return truth_info(self.plan, self._cell["seen"][0], self._cell["truth"][0])
+    def _seen(self) -> Record:
+        self._require_world()
+        return self._cell["seen"][0]
+
+    def _watch(self, kind: int | None, info: dict[str, Any]) -> None:
+        """Note a decision, None for a reset, and reveal the truth, where either is asked for."""
+        seen, truth = self._cell["seen"][0], self._cell["truth"][0]
+        if self._trace is not None:
+            if kind is None:
+                self._trace.begin(seen)
+            else:
+                self._trace.add(kind, seen)
+        if self.reveal:
+            info["truth"] = truth_info(self.plan, seen, truth)
 
     def _bind(self) -> None:
-        """Take hold of the arrays; views of the cell cannot be copied along with it."""
+        """Take hold of the plan's arrays and of the cell's; copies have to do so anew."""
         self._contexts, self._cdf, self._table, self._static = arrays_of(self.plan)
-        self._observation = self._cell["observation"][0]
-        self._mask = self._cell["mask"][0]
         self._terms = self._cell["terms"][0]
-        self._choice = parametric_choice if self.action_mode == "parametric" else discrete_choice
         self._open: Any = None
         self._step: Any = None
 
     def _compile(self) -> None:
         """Make the compiled code ready, on the first reset: it may take some seconds once."""
         contexts, cdf, table, static = arrays_of(self.plan)
-        self._open = entry(open_cell, contexts, cdf, table, static, self._cell, np.uint64(0), 0)
-        self._step = entry(step_cell, contexts, table, static, self._cell, 0, 0.0, 0)
+        told = (self._cell, empty(_OBSERVATION, _F4), empty(_MASK, _I1))
+        self._open = entry(open_cell, contexts, cdf, table, static, *told, np.uint64(0), 0)
+        self._step = entry(step_cell, contexts, table, static, *told, 0, 0.0, 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        bound = ("_contexts", "_cdf", "_table", "_static", "_observation", "_mask", "_terms")
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in (*bound, "_choice", "_open", "_step")
-        }
+        return {name: value for name, value in self.__dict__.items() if name not in _BOUND}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

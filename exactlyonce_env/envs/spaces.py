@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +14,33 @@ from gymnasium import spaces
 from exactlyonce_env.actions import ACTION_NAMES, KINDS, MAX_WAIT_S, N_ACTIONS, SECONDS
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.observation import observation_bounds
-from exactlyonce_env.vocabulary import Action, Term
+from exactlyonce_env.vocabulary import TERM_NAMES, Action, Term
+
+T = TypeVar("T")
 
 ACTION_MODES = ("discrete", "parametric")
 RENDER_MODES = ("ansi", "rgb_array")
 N_KINDS = len(Action)
 NO_SECONDS = np.empty(0)
-CHOICES: tuple[tuple[int, float], ...] = tuple(zip(KINDS.tolist(), SECONDS.tolist(), strict=True))
-"""(kind, seconds) of each discrete action."""
-PRICES: tuple[int, ...] = tuple(
-    {
+Choice = tuple[int, float, int, str]
+"""Kind, seconds, and number and name of the reward term that the decision may cost at once."""
+
+
+def _choice(kind: int, seconds: float) -> Choice:
+    term = {
         Action.READ: Term.READ,
         Action.RETRY: Term.REISSUE,
         Action.KEYED_RETRY: Term.REISSUE,
         Action.ESCALATE: Term.ESCALATION,
-    }.get(kind, Term.TIME).value
-    for kind in Action
-)
-"""Number of the reward term that a decision of each kind may cost before the end."""
+    }.get(Action(kind), Term.TIME)
+    return kind, seconds, term.value, TERM_NAMES[term]
+
+
+CHOICES: dict[int, Choice] = {
+    k: _choice(kind, seconds)
+    for k, (kind, seconds) in enumerate(zip(KINDS.tolist(), SECONDS.tolist(), strict=True))
+}
+"""What each discrete action means."""
 
 
 def observation_space() -> spaces.Space[Any]:
@@ -56,34 +65,33 @@ def one_of(name: str, value: Any, choices: Iterable[Any]) -> Any:
     return value
 
 
-def discrete_choice(action: Any) -> tuple[int, float]:
-    """Kind and seconds of a discrete action, or a `UserError`."""
-    try:
-        choice = index(action)
-    except TypeError:
-        choice = -1
-    if 0 <= choice < N_ACTIONS:
-        return CHOICES[choice]
+def refused(action: Any) -> UserError:
+    """The error that answers a discrete action outside the space."""
     names = ", ".join(f"{k} {name}" for k, name in enumerate(ACTION_NAMES))
-    raise UserError(f"action must be an integer in 0..{N_ACTIONS - 1} ({names}), not {action!r}")
+    return UserError(f"action must be an integer in 0..{N_ACTIONS - 1} ({names}), not {action!r}")
 
 
-def parametric_choice(action: Any) -> tuple[int, float]:
-    """Kind and seconds of a parametric action, or a `UserError`."""
+def parametric_choice(action: Any) -> Choice:
+    """What a parametric action means, or a `UserError`."""
     if not isinstance(action, Mapping) or set(action) != {"kind", "seconds"}:
         raise UserError(
             f"a parametric action is a mapping with the keys kind and seconds, not {action!r}"
         )
-    try:
-        kind, seconds = index(action["kind"]), float(action["seconds"])
-    except (TypeError, ValueError):
-        kind, seconds = -1, math.nan
+    kind = _or(-1, index, action["kind"])
     if not 0 <= kind < N_KINDS:
         names = ", ".join(f"{kind.value} {kind.name.lower()}" for kind in Action)
         raise UserError(f"kind must be an integer in 0..{N_KINDS - 1} ({names}), not {action!r}")
+    seconds = _or(math.nan, float, action["seconds"])
     if not 0.0 <= seconds <= MAX_WAIT_S:
         raise UserError(f"seconds must lie in 0..{MAX_WAIT_S:g}, not {action['seconds']!r}")
-    return kind, seconds
+    return _choice(kind, seconds)
+
+
+def _or(fallback: T, convert: Callable[[Any], T], value: Any) -> T:
+    try:
+        return convert(value)
+    except (TypeError, ValueError):
+        return fallback
 
 
 def batch_of_actions(

@@ -10,7 +10,8 @@ import numpy as np
 
 from exactlyonce_env import kernel
 from exactlyonce_env.actions import KINDS, SECONDS, write_mask
-from exactlyonce_env.compiled import Array, compiled, inlined
+from exactlyonce_env.compiled import Array, inlined
+from exactlyonce_env.envs.lean import lean
 from exactlyonce_env.envs.prefetch import prefetch
 from exactlyonce_env.observation import scale_times, write_observation, write_unscaled
 from exactlyonce_env.records import N_TERMS
@@ -22,7 +23,7 @@ MANY_CONTEXTS = 64  # more than these do not stay in the nearest cache by themse
 BLOCK = 32  # worlds whose rows stay in the nearest cache between the two passes over them
 
 
-@compiled
+@lean
 def first_outside(values: Array, high: float) -> int:
     """Place of the first of ``values`` (n,) that does not lie in 0..high; -1: there is none."""
     outside = False
@@ -35,7 +36,7 @@ def first_outside(values: Array, high: float) -> int:
     return -1
 
 
-@compiled
+@lean
 def open_range(
     contexts: Array,
     context_cdf: Array,
@@ -60,7 +61,7 @@ def open_range(
             write_mask(seen[i], contexts[seen[i].context].contract, masks[i])
 
 
-@compiled
+@lean
 def observe_range(
     contexts: Array, static: Array, seen: Array, observations: Array, masks: Array
 ) -> None:
@@ -70,7 +71,7 @@ def observe_range(
         write_mask(seen[i], contexts[seen[i].context].contract, masks[i])
 
 
-@compiled
+@lean
 def mask_range(contexts: Array, seen: Array, masks: Array) -> None:
     """Write the mask of every world into ``masks`` (N, 11) int8."""
     for i in range(len(seen)):
@@ -98,7 +99,7 @@ def _fetch_ahead(
         prefetch(static, context, 3)
 
 
-@compiled
+@lean
 def step_range(
     contexts: Array,
     context_cdf: Array,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exactlyonce_env.actions import N_ACTIONS
-from exactlyonce_env.envs.cell import entry
+from exactlyonce_env.envs.lean import entry
 from exactlyonce_env.envs.outputs import Outputs
 from exactlyonce_env.envs.plans import arrays_of
 from exactlyonce_env.envs.spaces import NO_SECONDS
