@@ -82,3 +82,10 @@ def step_cell(
         cost = float(duplicates)
         exact = bool(duplicates == 0 and omissions == 0)
     return float(reward), bool(ended), float(terms[T_TIME]), float(terms[term]), cost, exact
+
+
+@held
+def mask_cell(contexts: Array, cell: Array, mask: Array) -> None:
+    """Write the mask of ``cell`` (1,)."""
+    seen = cell[0].seen
+    write_mask(seen, contexts[seen.context].contract, mask)

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from gymnasium.error import ResetNeeded
 from numpy import empty
 
-from exactlyonce_env.actions import N_ACTIONS, write_mask
+from exactlyonce_env.actions import N_ACTIONS
 from exactlyonce_env.compiled import Record
-from exactlyonce_env.envs.cell import CELL, open_cell, step_cell
+from exactlyonce_env.envs.cell import CELL, mask_cell, open_cell, step_cell
 from exactlyonce_env.envs.lean import entry
 from exactlyonce_env.envs.page import filled
 from exactlyonce_env.envs.plans import arrays_of, chosen_plan, plan_of
@@ -46,7 +46,7 @@ Observation = npt.NDArray[np.float32]
 _OBSERVATION, _F4 = (N_FEATURES,), np.dtype(np.float32)
 _MASK, _I1 = (N_ACTIONS,), np.dtype(np.int8)
 NO_TERMS: dict[str, float] = dict.fromkeys(TERM_NAMES, 0.0)
-_BOUND = frozenset(("_contexts", "_cdf", "_table", "_static", "_terms", "_open", "_step"))
+_BOUND = frozenset(("_contexts", "_cdf", "_table", "_static", "_terms", "_open", "_step", "_allow"))
 """What an environment binds anew after it was copied: views of its cell, and compiled code."""
 
 
@@ -335,10 +335,10 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which discrete actions are not refused now, (11,) bool: True = allowed."""
-        seen = self._seen()
-        mask = empty(_MASK, _I1)
-        write_mask(seen, self.plan.contracts[seen.context], mask)
-        return mask.view(np.bool_)
+        self._require_world()
+        mask = empty(_MASK, np.dtype(np.bool_))
+        self._allow(self._contexts, self._cell, mask.view(_I1))
+        return mask
 
     def render(self) -> Any:
         """The view in plain English (``ansi``), or the episode as a timeline (``rgb_array``).
@@ -399,6 +399,7 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
         self._terms = self._cell["terms"][0]
         self._open: Any = None
         self._step: Any = None
+        self._allow: Any = None
 
     def _compile(self) -> None:
         """Make the compiled code ready, on the first reset: it may take some seconds once."""
@@ -406,6 +407,7 @@ class RecoveryEnv(gymnasium.Env[Observation, Any]):
         told = (self._cell, empty(_OBSERVATION, _F4), empty(_MASK, _I1))
         self._open = entry(open_cell, contexts, cdf, table, static, *told, np.uint64(0), 0)
         self._step = entry(step_cell, contexts, table, static, *told, 0, 0.0, 0)
+        self._allow = entry(mask_cell, contexts, told[0], told[2])
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _BOUND}
