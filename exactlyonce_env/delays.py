@@ -239,6 +239,11 @@ def delays_from_spec(spec: Law | Mapping[str, Any] | str | os.PathLike[str]) -> 
         return spec
     if isinstance(spec, Mapping):
         return _law_from_mapping(spec, "delay")
+    if not isinstance(spec, str | os.PathLike):
+        raise UserError(
+            f"delays must be a law, its mapping, its text or a file saved by `exactlyonce fit FILE "
+            f"--save`, not {type(spec).__name__}; measured numbers go through fit first"
+        )
     text = os.fspath(spec)
     name, colon, arguments = text.partition(":")
     family = ALIASES.get(name.strip(), name.strip())

@@ -63,8 +63,12 @@ def preset(
         fields = source.dump()
     elif isinstance(source, str):
         fields = _shipped(source)
-    else:
+    elif isinstance(source, Mapping):
         fields = dict(source)
+    else:
+        raise UserError(
+            f"a preset is a name, a mapping of its fields or a Preset, not {type(source).__name__}"
+        )
     label = str(fields.get("name", "custom"))
     where = f"preset {label}"
     if config is not None:
@@ -121,6 +125,8 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     UserError
         For a missing file, another suffix, a syntax error or a top level that is no mapping.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"config must be a mapping or a file, not {type(path).__name__}")
     file = Path(path)
     if file.is_dir():
         raise UserError(f"config {file.name!r} is a folder; name a .yaml, .toml or .json file")

@@ -346,6 +346,8 @@ def _print_remarks(console: Console, result: Mapping[str, Any]) -> None:
 def _landed(landed: Mapping[str, Any] | None) -> str:
     if landed is None:
         return ""
+    if landed["value"] is None:  # delayed entry: so short a delay cannot show
+        return "not seen"
     text = f"{100 * landed['value']:.1f}"
     if landed["low"] is not None:
         text += f" [dim]{100 * landed['low']:.1f}–{100 * landed['high']:.1f}[/dim]"

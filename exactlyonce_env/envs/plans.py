@@ -68,6 +68,12 @@ def plan_of(
     }
     mix = None if variants is None else [_plain(_mapping("variants", v)) for v in variants]
     key = _canonical([preset, _stamped(config), _stamped(delays), overrides, mix])
+    late_tail = overrides.get("faults", {}).get("late_tail")
+    if delays is not None and late_tail is not None:
+        raise UserError("delays and faults.late_tail are the same law: give one or the other")
+    if config is not None or late_tail is not None or mix is not None:
+        # any of these may name a file of delays that changes later; `load_plan` caches by content
+        return _load(preset, config, delays, overrides, mix)
     with _guard:
         if key not in _cache:
             _cache[key] = _load(preset, config, delays, overrides, mix)

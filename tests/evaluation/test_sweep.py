@@ -73,6 +73,20 @@ def test_beyond_the_data_is_null_inside_a_grid_and_refused_alone():
         sweep(plan, [601], worlds=10)
 
 
+def test_below_delayed_entry_nothing_is_said_of_what_has_landed(capsys):
+    from exactlyonce_env.cli import main
+
+    law = {**MEASURED, "observed_from_s": 30.0}
+    found = sweep(load_plan("empirical", delays=law), [20, 100], worlds=100)
+    landed = {row["policy"]: row["landed"]["value"] for row in found.rows}
+    assert landed["wait:20"] is None
+    assert landed["wait:100"] == 0.5
+    sample = "tests/data/delays/event_log.csv"
+    columns = ["--column", "seen_s", "--event-column", "completed", "--entry-column", "entry_s"]
+    assert main(["fit", sample, *columns, "--json", "-"]) == 0
+    assert "delayed entry" in capsys.readouterr().out
+
+
 def test_the_default_grid_of_measured_delays_ends_where_they_end():
     grid = default_deltas_s(load_plan("empirical", delays=MEASURED))
     assert grid == [0.0, 100.0, 500.0]
