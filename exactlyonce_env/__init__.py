@@ -13,6 +13,7 @@ from exactlyonce_env.registration import ENV_IDS, register_all
 
 if TYPE_CHECKING:
     from exactlyonce_env.actions import ACTION_NAMES
+    from exactlyonce_env.envs.history import HistoryStack
     from exactlyonce_env.envs.single import RecoveryEnv
     from exactlyonce_env.envs.vector import RecoveryVectorEnv
     from exactlyonce_env.errors import UserError
@@ -25,6 +26,7 @@ __all__ = [
     "ENV_IDS",
     "FEATURES",
     "PRESET_NAMES",
+    "HistoryStack",
     "Plan",
     "RecoveryEnv",
     "RecoveryVectorEnv",
@@ -38,6 +40,7 @@ __all__ = [
 _HOMES = {
     "ACTION_NAMES": "actions",
     "FEATURES": "observation",
+    "HistoryStack": "envs.history",
     "PRESET_NAMES": "presets",
     "Plan": "plan",
     "RecoveryEnv": "envs.single",

@@ -65,6 +65,13 @@ def one_of(name: str, value: Any, choices: Iterable[Any]) -> Any:
     return value
 
 
+def count_of(name: str, value: Any) -> int:
+    """``value``, if it is a whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"{name} must be a whole number above 0, not {value!r}")
+    return value
+
+
 def refused(action: Any) -> UserError:
     """The error that answers a discrete action outside the space."""
     names = ", ".join(f"{k} {name}" for k, name in enumerate(ACTION_NAMES))

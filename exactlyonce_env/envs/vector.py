@@ -26,6 +26,7 @@ from exactlyonce_env.envs.spaces import (
     action_space,
     batch_of_actions,
     checked_options,
+    count_of,
     observation_space,
     one_of,
 )
@@ -107,7 +108,7 @@ class RecoveryVectorEnv(VectorEnv[Any, Any, npt.NDArray[Any]]):
         reveal: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        self.num_envs = _count(num_envs)
+        self.num_envs = count_of("num_envs", num_envs)
         self.autoreset_mode = _autoreset(autoreset_mode)
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
         self.copy = bool(copy)
@@ -343,12 +344,6 @@ class RecoveryVectorEnv(VectorEnv[Any, Any, npt.NDArray[Any]]):
                 trace.begin(self._worlds.seen[i])
             else:
                 trace.add(int(kinds[i]), self._worlds.seen[i])
-
-
-def _count(num_envs: Any) -> int:
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise UserError(f"num_envs must be a whole number above 0, not {num_envs!r}")
-    return num_envs
 
 
 def _autoreset(mode: Any) -> AutoresetMode:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from exactlyonce_env import RecoveryEnv, UserError, kernel
 from exactlyonce_env.actions import ACTION_NAMES, KINDS, MAX_WAIT_S, N_ACTIONS, SECONDS, write_mask
 from exactlyonce_env.config import Preset
-from exactlyonce_env.observation import N_FEATURES, write_observation
+from exactlyonce_env.observation import FEATURES, N_FEATURES, write_observation
 from exactlyonce_env.plan import MAX_SEED, MAX_WORLD, Plan
 from exactlyonce_env.presets import load_plan
 from exactlyonce_env.records import N_TERMS, TRUTH, VIEW
@@ -539,3 +539,34 @@ def test_the_view_is_the_one_that_policies_receive(env: RecoveryEnv) -> None:
     view = env.view
     assert isinstance(view, View)
     assert view == View.of(env._cell["seen"][0], env.plan.contracts[0])
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(["native", "keys-everywhere", "contextual"]),
+    st.integers(0, 10**6),
+    st.lists(st.integers(0, 8), max_size=9),
+)
+def test_the_mask_can_be_read_off_the_observation(
+    preset: str, world: int, actions: list[int]
+) -> None:
+    """So that a policy which takes no mask, a recurrent one say, still knows what is refused."""
+    env = RecoveryEnv(preset)
+    observation, info = env.reset(seed=3, options={"world": world})
+    for action in actions:
+        observation, _, terminated, _, info = env.step(action)
+        if terminated:
+            break
+    told = dict(zip((feature.name for feature in FEATURES), observation.tolist(), strict=True))
+    expected = np.ones(N_ACTIONS, np.int8)
+    expected[READ] = told["readback_none"] == 0
+    expected[RETRY] = told["attempts_left"] > 0
+    expected[KEYED] = told["attempts_left"] > 0 and told["accepts_key"] == 1
+    assert info["action_mask"].tolist() == expected.tolist()
+
+
+def test_masks_reach_through_gymnasiums_wrappers() -> None:
+    wrapped = gymnasium.make("ExactlyOnce/LateTail-v0", disable_env_checker=False)
+    wrapped.reset(seed=0)
+    masks = wrapped.get_wrapper_attr("action_masks")()
+    assert (masks == wrapped.unwrapped.action_masks()).all()
