@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.label_placement import SAME_SPOT, Box, Wanted, place_labels
-from evaluation.manifest import write_atomically
 from exactlyonce_env.errors import UserError
+from exactlyonce_env.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal, get_args
 
 from evaluation.world_ranges import WorldRange, format_ranges, merge_ranges, subtract_ranges
 from exactlyonce_env.errors import UserError
+from exactlyonce_env.files import write_atomically
 
 FORMAT = "exactlyonce-manifest/1"
 DISTRIBUTION = "exactlyonce-env"
@@ -204,20 +204,6 @@ def strip_command(command: Sequence[str]) -> tuple[str, ...]:
             stripped.append(_strip_paths(argument))
         hide_next = not hide_next and not equals and bool(_SECRET_OPTION.match(argument))
     return tuple(stripped)
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place in one step.
-
-    A reader sees the old file or the whole new one. A failed write leaves the old file alone and
-    no temporary one. The temporary name starts with a dot and ends in `.tmp`.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:

@@ -24,7 +24,6 @@ from evaluation.manifest import (
     continue_manifest,
     ended,
     read_manifest,
-    write_atomically,
     write_manifest,
 )
 from evaluation.run_folder import (
@@ -38,6 +37,7 @@ from evaluation.run_folder import (
 )
 from evaluation.world_ranges import WorldRange, format_ranges, subtract_ranges
 from exactlyonce_env.errors import UserError
+from exactlyonce_env.files import write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa

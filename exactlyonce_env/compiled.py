@@ -33,15 +33,15 @@ OPTIONS: dict[str, Any] = {
 
 def compiled(function: F) -> F:
     """Compile ``function`` in nopython mode, cached on disk, releasing the GIL while it runs."""
-    return _cached(numba.njit(**OPTIONS)(function))
+    return tied_to_sources(numba.njit(**OPTIONS)(function))
 
 
 def inlined(function: F) -> F:
     """Like `compiled`, for small functions of the inner loop that LLVM should inline."""
-    return _cached(numba.njit(**OPTIONS, forceinline=True)(function))
+    return tied_to_sources(numba.njit(**OPTIONS, forceinline=True)(function))
 
 
-def _cached(dispatcher: Any) -> Any:
+def tied_to_sources(dispatcher: Any) -> Any:
     """Tie the function's place in numba's cache to all sources that it may have been built from.
 
     Numba looks at the function's own file only, and would go on running the old code of a function

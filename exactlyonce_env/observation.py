@@ -15,7 +15,7 @@ from exactlyonce_env import rules
 from exactlyonce_env.arithmetic import log1p_coarse
 from exactlyonce_env.compiled import Array, Record, compiled, inlined
 from exactlyonce_env.permission import NO_KEY, OTHER, candidate_key, permitted
-from exactlyonce_env.records import DOCUMENTED_QUANTILES, MAX_ATTEMPTS, N_QUANTILES
+from exactlyonce_env.records import COSTS, DOCUMENTED_QUANTILES, MAX_ATTEMPTS, N_QUANTILES
 from exactlyonce_env.vocabulary import (
     CandidateKey,
     InFlightSameKey,
@@ -145,17 +145,7 @@ STATIC_FEATURES: tuple[Feature, ...] = (
     ),
     *(
         Feature(f"cost_{name}", COST_UNIT, 0, BOUND, f"cost field `{name}`")
-        for name in (
-            "success",
-            "duplicate",
-            "omission",
-            "unresolved",
-            "overclaim",
-            "time_per_hour",
-            "read",
-            "reissue",
-            "escalation",
-        )
+        for name in COSTS.names or ()
     ),
 )
 

@@ -14,10 +14,8 @@ from exactlyonce_env.vocabulary import Mode, Readback, Response
 
 M_OK = int(Mode.OK)
 M_TIMEOUT_PRE = int(Mode.TIMEOUT_PRE)
-M_TIMEOUT_POST = int(Mode.TIMEOUT_POST)
 M_TIMEOUT_LATE = int(Mode.TIMEOUT_LATE)
 M_TIMEOUT_LATE_TAIL = int(Mode.TIMEOUT_LATE_TAIL)
-M_HTTP500_PRE = int(Mode.HTTP500_PRE)
 M_HTTP500_POST = int(Mode.HTTP500_POST)
 M_PARTIAL_BATCH = int(Mode.PARTIAL_BATCH)
 M_REDELIVERY = int(Mode.REDELIVERY)

@@ -30,7 +30,7 @@ from exactlyonce_env.kernel import (
 )
 from exactlyonce_env.plan import Plan
 from exactlyonce_env.records import MAX_ATTEMPTS, N_TERMS, OUTCOME, TRUTH, VIEW
-from exactlyonce_env.settlement import write_outcome
+from exactlyonce_env.settlement import count_effects, write_outcome
 from exactlyonce_env.vocabulary import Action
 from exactlyonce_env.world_state import visible_items
 
@@ -114,14 +114,8 @@ def _candidate(
 def _best_future(contract: Record, seen: Record, truth: Record) -> float:
     """No continuation of this state earns more than this."""
     costs = contract.costs
-    executed = 0
-    total = 0
-    for j in range(seen.n_attempts):
-        happened = truth.attempts[j]
-        executed |= happened.effect | happened.copy_effect
-        total += rules.count_items(happened.effect) + rules.count_items(happened.copy_effect)
-    duplicates = total - rules.count_items(executed)
-    if duplicates == 0 or contract.idempotent:
+    duplicates, _ = count_effects(contract, seen, truth)
+    if duplicates == 0:
         return costs.success
     return -costs.duplicate * duplicates - min(costs.overclaim, costs.unresolved)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from exactlyonce_env.errors import UserError
+from exactlyonce_env.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,7 +89,7 @@ def write_json(obj: object, target: str, *, indent: int | None = 2) -> None:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")  # a device or a pipe
         else:
-            _replace(path, text)
+            write_atomically(path, lambda neighbour: _write_through(neighbour, text))
     except OSError as error:
         raise UserError(f"--json {target!r} cannot be written: {error.strerror}") from error
 
@@ -171,13 +172,9 @@ def _from_numpy(obj: object) -> Any:
     raise TypeError(f"{type(obj).__name__} has no JSON form: {obj!r}")
 
 
-def _replace(path: Path, text: str) -> None:
-    neighbour = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with neighbour.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        neighbour.replace(path)
-    finally:
-        neighbour.unlink(missing_ok=True)
+def _write_through(path: Path, text: str) -> None:
+    """Write a text and wait until it is on the disk."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

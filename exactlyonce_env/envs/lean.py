@@ -11,17 +11,17 @@ from typing import Any
 
 import numba
 
-from exactlyonce_env.compiled import OPTIONS, F, _cached
+from exactlyonce_env.compiled import OPTIONS, F, tied_to_sources
 
 
 def lean(function: F) -> F:
     """Like `compiled`, without reference counts: the function may not make arrays."""
-    return _cached(numba.njit(**{**OPTIONS, "_nrt": False})(function))
+    return tied_to_sources(numba.njit(**{**OPTIONS, "_nrt": False})(function))
 
 
 def held(function: F) -> F:
     """Like `lean`, and keeping the GIL: for calls so short that releasing it shows."""
-    return _cached(numba.njit(**{**OPTIONS, "_nrt": False, "nogil": False})(function))
+    return tied_to_sources(numba.njit(**{**OPTIONS, "_nrt": False, "nogil": False})(function))
 
 
 def entry(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 
 from exactlyonce_env.delay_steps import Empirical
 from exactlyonce_env.errors import UserError, invalid
+from exactlyonce_env.files import write_atomically
 
 FORMAT = "exactlyonce-delays"
 VERSION = 1
@@ -42,20 +42,10 @@ class SavedDelays:
             "law": self.law.model_dump(mode="json", by_alias=True, exclude_none=True),
         }
         target = Path(path)
+        text = json.dumps(content, allow_nan=False) + "\n"
         try:
-            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+            write_atomically(target, lambda file: file.write_text(text, encoding="utf-8"))
         except OSError as error:
-            raise UserError(f"cannot write {str(target)!r}: {error.strerror}") from None
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file, allow_nan=False)
-                file.write("\n")
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(name, 0o666 & ~mask)  # mkstemp lets the owner alone read
-            os.replace(name, target)
-        except OSError as error:
-            Path(name).unlink(missing_ok=True)
             raise UserError(f"cannot write {str(target)!r}: {error.strerror}") from None
         return target
 

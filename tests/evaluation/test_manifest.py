@@ -21,10 +21,10 @@ from evaluation.manifest import (
     sha256_of,
     strip_command,
     worlds_hash,
-    write_atomically,
     write_manifest,
 )
 from exactlyonce_env.errors import UserError
+from exactlyonce_env.files import write_atomically
 
 CONFIG = {"name": "late-tail", "costs": {"duplicate": 1.0, "omission": 0.5}, "bound_s": None}
 
