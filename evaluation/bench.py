@@ -158,6 +158,7 @@ def memory_per_world_bytes(n: int = 65536) -> float:
     """
     import gymnasium
 
+    _vector(ENV_ID, 1)  # compiled code and what it loads are no part of a world
     gc.collect()
     tracemalloc.start()
     try:
