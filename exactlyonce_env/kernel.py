@@ -1,8 +1,9 @@
 """The dynamics of one operation under ambiguous outcomes, as scalar functions over records.
 
 ``begin`` opens a world, ``act`` takes one decision, and the truth settles inside ``act`` when the
-episode ends.  All front ends call these two.  The caller owns every buffer; nothing is allocated in
-a step.
+episode ends.  All front ends call these two.  Both draw the fate of what they send; ``begin_fated``
+and ``act_fated`` are handed it instead, for those who reason over all fates.  The caller owns every
+buffer; nothing is allocated in a step.
 """
 
 from __future__ import annotations
@@ -78,16 +79,42 @@ def begin(
 ) -> None:
     """Open world ``world`` of ``seed`` in the records ``seen`` (VIEW) and ``truth`` (TRUTH)."""
     index = draw_context(context_cdf, seed, world)
+    context = contexts[index]
+    contract = context.contract
+    mode, delay_s, copy_delay_s, n_commit, queued = rules.M_OK, 0.0, 0.0, np.int64(0), False
+    if contract.start == START_FAULT:
+        mode, delay_s, copy_delay_s, n_commit, queued = draw_fate(
+            contract, context.law, table, seed, world, 0
+        )
+    begin_fated(contexts, index, seen, truth, mode, delay_s, copy_delay_s, n_commit, queued)
+    truth.seed = seed
+    truth.world = world
+    truth.operator_answers = draw_operator(contract.operator_answer_rate, seed, world)
+
+
+@compiled
+def begin_fated(
+    contexts: Array,
+    index: int,
+    seen: Record,
+    truth: Record,
+    mode: int,
+    delay_s: float,
+    copy_delay_s: float,
+    n_commit: int,
+    queued: bool,
+) -> None:
+    """Open a world of context ``index`` whose original, if already sent, has the given fate.
+
+    The caller sets ``truth.operator_answers``.
+    """
     contract = contexts[index].contract
     _clear(seen, truth)
     seen.context = contexts[index].law.shown_as
     truth.context = index
-    truth.seed = seed
-    truth.world = world
-    truth.operator_answers = draw_operator(contract.operator_answer_rate, seed, world)
     if contract.start == START_FAULT:
         key = PINNED if contract.original_key == KEY_SENT else NO_KEY
-        _send(contexts, table, seen, truth, key)
+        _send(contexts, seen, truth, key, mode, delay_s, copy_delay_s, n_commit, queued)
         seen.decided_from_s = seen.clock_s
 
 
@@ -143,6 +170,54 @@ def act(
     taken, attempts beyond the limit) costs one step and nothing else.
     """
     context = contexts[truth.context]
+    mode, delay_s, copy_delay_s, n_commit, queued = rules.M_OK, 0.0, 0.0, np.int64(0), False
+    if sends(context.contract, seen, action):
+        mode, delay_s, copy_delay_s, n_commit, queued = draw_fate(
+            context.contract, context.law, table, truth.seed, truth.world, seen.n_attempts + 0
+        )  # widened to int64: what it is passed to is compiled for one width
+    return act_fated(
+        contexts,
+        seen,
+        truth,
+        action,
+        seconds,
+        mode,
+        delay_s,
+        copy_delay_s,
+        n_commit,
+        queued,
+        terms,
+    )
+
+
+@compiled
+def sends(contract: Record, seen: Record, action: int) -> bool:
+    """Whether ``action`` sends an attempt, rather than meeting a client error or doing else."""
+    if action != RETRY and action != KEYED_RETRY:
+        return False
+    refused = action == KEYED_RETRY and not contract.accepts_key
+    return seen.n_attempts < contract.max_attempts and not refused
+
+
+@compiled
+def act_fated(
+    contexts: Array,
+    seen: Record,
+    truth: Record,
+    action: int,
+    seconds: float,
+    mode: int,
+    delay_s: float,
+    copy_delay_s: float,
+    n_commit: int,
+    queued: bool,
+    terms: Array,
+) -> float:
+    """`act` with the fate of the attempt that the action sends, if it sends one.
+
+    The fate is what `exactlyonce_env.drawing.draw_fate` returns.
+    """
+    context = contexts[truth.context]
     contract = context.contract
     costs = contract.costs
     for k in range(N_TERMS):
@@ -155,7 +230,19 @@ def act(
         seen.n_waits += 1
         advance(context, seen, truth, seen.clock_s + seconds)
     elif action == RETRY or action == KEYED_RETRY:
-        if _dispatch(contexts, table, seen, truth, action == KEYED_RETRY):
+        if not sends(contract, seen, action):
+            seen.n_client_errors += 1
+        elif _dispatch(
+            contexts,
+            seen,
+            truth,
+            action == KEYED_RETRY,
+            mode,
+            delay_s,
+            copy_delay_s,
+            n_commit,
+            queued,
+        ):
             terms[T_REISSUE] = -costs.reissue
     elif action == ESCALATE:
         _escalate(contexts, seen, truth)
@@ -178,20 +265,26 @@ def act(
 
 
 @compiled
-def _dispatch(contexts: Array, table: Array, seen: Record, truth: Record, keyed: bool) -> bool:
-    """RETRY or KEYED_RETRY; returns whether a re-issue was made."""
-    context = contexts[truth.context]
-    contract = context.contract
-    if seen.n_attempts >= contract.max_attempts or (keyed and not contract.accepts_key):
-        seen.n_client_errors += 1
-        return False
+def _dispatch(
+    contexts: Array,
+    seen: Record,
+    truth: Record,
+    keyed: bool,
+    mode: int,
+    delay_s: float,
+    copy_delay_s: float,
+    n_commit: int,
+    queued: bool,
+) -> bool:
+    """Send the next attempt of RETRY or KEYED_RETRY; returns whether it was a re-issue."""
+    contract = contexts[truth.context].contract
     key = candidate_key(contract) if keyed else NO_KEY
     first = seen.n_attempts == 0
     if not first:
         seen.n_reissues += 1
         if not permitted(seen, contract, key):
             truth.false_permissions += 1
-    _send(contexts, table, seen, truth, key)
+    _send(contexts, seen, truth, key, mode, delay_s, copy_delay_s, n_commit, queued)
     acknowledged = seen.attempts[seen.n_attempts - 1].response == rules.R_SUCCESS
     if contract.dispatch_claims and acknowledged and not first:
         seen.ending = CLAIMED
@@ -199,16 +292,23 @@ def _dispatch(contexts: Array, table: Array, seen: Record, truth: Record, keyed:
 
 
 @compiled
-def _send(contexts: Array, table: Array, seen: Record, truth: Record, key: int) -> None:
+def _send(
+    contexts: Array,
+    seen: Record,
+    truth: Record,
+    key: int,
+    mode: int,
+    delay_s: float,
+    copy_delay_s: float,
+    n_commit: int,
+    queued: bool,
+) -> None:
     """Send the next attempt at the clock and wait for its response or the client's time-out."""
     context = contexts[truth.context]
     contract = context.contract
     law = context.law
     j = seen.n_attempts + 0  # widened to int64: what it is passed to is compiled for one width
     sent_s = seen.clock_s
-    mode, delay_s, copy_delay_s, n_commit, queued = draw_fate(
-        contract, law, table, truth.seed, truth.world, j
-    )
     payload = next_payload(seen, contract, key)
     if key == PINNED:
         seen.pinned_payload = payload
