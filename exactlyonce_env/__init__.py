@@ -1,7 +1,7 @@
 """Did the write happen?  Environments, worlds and tools for ambiguous timeouts.
 
 Importing this package registers its Gymnasium ids and nothing heavier; every public name is loaded
-on first use.
+on first use.  Only the environments need Gymnasium.
 """
 
 from __future__ import annotations
@@ -56,7 +56,15 @@ register_all()
 def __getattr__(name: str) -> Any:
     """Load a public name on its first use."""
     if name in _HOMES:
-        value = getattr(import_module(f"exactlyonce_env.{_HOMES[name]}"), name)
+        try:
+            value = getattr(import_module(f"exactlyonce_env.{_HOMES[name]}"), name)
+        except ImportError as error:
+            if not _HOMES[name].startswith("envs.") or error.name not in (None, "gymnasium"):
+                raise
+            raise ImportError(
+                f"{name} needs Gymnasium, which is not installed: pip install gymnasium",
+                name="gymnasium",
+            ) from error
     elif name == "__version__":
         from importlib.metadata import version
 

@@ -57,3 +57,13 @@ def write_mask(seen: Record, contract: Record, out: Array) -> None:
         out[N_WAITS + 1] = 0
     if not sendable or not contract.accepts_key:
         out[N_WAITS + 2] = 0
+
+
+@compiled
+def mask_views(views: Array, contracts: Array, out: Array) -> None:
+    """Write the mask of each of ``views`` (n,) VIEW into ``out`` (n, 11) int8.
+
+    View i works under ``contracts[views[i].context]``, of ``contracts`` (C,) CONTRACT records.
+    """
+    for i in range(len(views)):
+        write_mask(views[i], contracts[views[i].context], out[i])

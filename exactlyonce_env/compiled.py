@@ -58,7 +58,8 @@ def _sources() -> str:
     """Hash of every source that compiled code is made of."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for folder in (package, package / "envs", package.parent / "policies"):
+    policies = package.parent / "policies"
+    for folder in (package, package / "envs", policies, policies / "bayes"):
         for file in sorted(folder.glob("*.py")):
             text = file.read_bytes()
             if b"exactlyonce_env.compiled" in text or file.stem in ("records", "vocabulary"):

@@ -9,6 +9,7 @@ buffer; nothing is allocated in a step.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +102,7 @@ def begin_fated(
     mode: int,
     delay_s: float,
     copy_delay_s: float,
-    n_commit: int,
+    n_commit: Any,
     queued: bool,
 ) -> None:
     """Open a world of context ``index`` whose original, if already sent, has the given fate.
@@ -109,17 +110,17 @@ def begin_fated(
     The caller sets ``truth.operator_answers``.
     """
     contract = contexts[index].contract
-    _clear(seen, truth)
+    clear(seen, truth)
     seen.context = contexts[index].law.shown_as
     truth.context = index
     if contract.start == START_FAULT:
         key = PINNED if contract.original_key == KEY_SENT else NO_KEY
-        _send(contexts, seen, truth, key, mode, delay_s, copy_delay_s, n_commit, queued)
+        send(contexts, seen, truth, key, mode, delay_s, copy_delay_s, n_commit, queued)
         seen.decided_from_s = seen.clock_s
 
 
 @compiled
-def _clear(seen: Record, truth: Record) -> None:
+def clear(seen: Record, truth: Record) -> None:
     """Empty both records, so that equal histories leave equal bytes."""
     for j in range(seen.n_attempts):
         shown = seen.attempts[j]
@@ -209,7 +210,7 @@ def act_fated(
     mode: int,
     delay_s: float,
     copy_delay_s: float,
-    n_commit: int,
+    n_commit: Any,
     queued: bool,
     terms: Array,
 ) -> float:
@@ -273,7 +274,7 @@ def _dispatch(
     mode: int,
     delay_s: float,
     copy_delay_s: float,
-    n_commit: int,
+    n_commit: Any,
     queued: bool,
 ) -> bool:
     """Send the next attempt of RETRY or KEYED_RETRY; returns whether it was a re-issue."""
@@ -284,7 +285,7 @@ def _dispatch(
         seen.n_reissues += 1
         if not permitted(seen, contract, key):
             truth.false_permissions += 1
-    _send(contexts, seen, truth, key, mode, delay_s, copy_delay_s, n_commit, queued)
+    send(contexts, seen, truth, key, mode, delay_s, copy_delay_s, n_commit, queued)
     acknowledged = seen.attempts[seen.n_attempts - 1].response == rules.R_SUCCESS
     if contract.dispatch_claims and acknowledged and not first:
         seen.ending = CLAIMED
@@ -292,7 +293,7 @@ def _dispatch(
 
 
 @compiled
-def _send(
+def send(
     contexts: Array,
     seen: Record,
     truth: Record,
@@ -300,7 +301,7 @@ def _send(
     mode: int,
     delay_s: float,
     copy_delay_s: float,
-    n_commit: int,
+    n_commit: Any,
     queued: bool,
 ) -> None:
     """Send the next attempt at the clock and wait for its response or the client's time-out."""

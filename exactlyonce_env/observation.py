@@ -338,6 +338,22 @@ def write_observation(seen: Record, contexts: Array, static: Array, out: Array) 
     scale_times(out)
 
 
+@compiled
+def observe_views(views: Array, contracts: Array, static: Array, out: Array) -> None:
+    """Write the observation of each of ``views`` (n,) VIEW into ``out`` (n, N_FEATURES) float32.
+
+    View i works under ``contracts[views[i].context]``; ``contracts`` (C,) are CONTRACT records and
+    ``static`` (C, N_STATIC) float32 their rows of `write_static`.
+    """
+    for i in range(len(views)):
+        context = views[i].context
+        write_dynamic(views[i], contracts[context], out[i])
+        for k in range(static.shape[1]):
+            out[i, N_DYNAMIC + k] = static[context, k]
+    for i in range(len(views)):
+        scale_times(out[i])
+
+
 def observation_bounds() -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper bounds of the observation, each (N_FEATURES,) float32."""
     low = np.array([feature.low for feature in FEATURES], dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The compiled sampler of in-flight delays: one uniform number in, seconds out.
+"""In-flight delays, compiled: the sampler (one uniform number in, seconds out) and the survival.
 
 Laws lie in a flat float64 arena, written by `exactlyonce_env.delays.encode`.  A law at offset
 ``o``:
@@ -19,7 +19,14 @@ EMPIRICAL  ``[9, n, time 1..n [s], cdf 1..n]``
 
 from __future__ import annotations
 
-from exactlyonce_env.arithmetic import exp, expm1, log, log1p, normal_quantile
+from exactlyonce_env.arithmetic import (
+    exp,
+    expm1,
+    log,
+    log1p,
+    normal_quantile,
+    normal_survival,
+)
 from exactlyonce_env.compiled import Array, compiled
 
 FIXED = 0
@@ -104,3 +111,61 @@ def _step_quantile(table: Array, start: int, n: int, u: float) -> float:
         else:
             low = middle + 1
     return table[start + low]
+
+
+@compiled
+def delay_survival(table: Array, offset: int, t_s: float) -> float:
+    """P(delay > ``t_s``) of the law at ``offset`` as it is sampled: 0 from `BEYOND_S` on."""
+    if t_s >= BEYOND_S:
+        return 0.0
+    family = int(table[offset])
+    if family == MIXTURE:
+        n = int(table[offset + 1])
+        below = 0.0
+        total = 0.0
+        for k in range(n):
+            share = table[offset + 2 + k] - below
+            below = table[offset + 2 + k]
+            total += share * delay_survival(table, int(table[offset + 2 + n + k]), t_s)
+        return total
+    first = table[offset + 1]
+    if family == FIXED:
+        return 1.0 if t_s < first else 0.0
+    if family == EMPIRICAL:
+        return _step_survival(table, offset + 2, int(first), t_s)
+    second = table[offset + 2]
+    if family == UNIFORM:
+        return min(max((first + second - t_s) / second, 0.0), 1.0)
+    if family == LOGUNIFORM:
+        low_s, high_s = table[offset + 3], table[offset + 4]
+        if t_s <= low_s:
+            return 1.0
+        return (first + second - log(t_s)) / second if t_s < high_s else 0.0
+    x = t_s - first
+    if x <= 0.0:
+        return 1.0
+    if family == LOGNORM:
+        return normal_survival((log(x) - second) / table[offset + 3])
+    x /= second
+    if family == EXPON:
+        return exp(-x)
+    shape = 1.0 / table[offset + 3]
+    if family == WEIBULL:
+        return exp(-exp(shape * log(x)))
+    if family == PARETO:
+        return exp(-shape * log(x)) if x > 1.0 else 1.0
+    return exp(-shape * log1p(x))  # LOMAX
+
+
+@compiled
+def _step_survival(table: Array, start: int, n: int, t_s: float) -> float:
+    """1 - cdf of the measured steps at ``t_s``."""
+    low = 0
+    high = n
+    while low < high:  # number of times at or before t_s
+        middle = (low + high) // 2
+        if table[start + middle] <= t_s:
+            low = middle + 1
+        else:
+            high = middle
+    return 1.0 if low == 0 else 1.0 - table[start + n + low - 1]

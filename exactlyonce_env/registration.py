@@ -7,8 +7,6 @@ Gymnasium loads no plugins, so ``import exactlyonce_env``, which is also all tha
 
 from __future__ import annotations
 
-from gymnasium.envs.registration import register, registry
-
 __all__ = ["ENV_IDS", "register_all"]
 
 ENV_IDS: dict[str, str] = {
@@ -33,7 +31,16 @@ def register_all() -> None:
     of it.  The passive checker is left off, since the full ones of Gymnasium and
     Stable-Baselines3 are among the tests; ``gymnasium.make(..., disable_env_checker=False)`` puts
     it back.
+
+    Without Gymnasium there is nothing to register with: presets, views and policies work all the
+    same, and whoever asks for an environment is told what is missing.
     """
+    try:
+        from gymnasium.envs.registration import register, registry
+    except ImportError as error:
+        if error.name not in (None, "gymnasium"):
+            raise  # it is there, but something that it needs is not
+        return
     for env_id, preset in ENV_IDS.items():
         if env_id not in registry:
             register(

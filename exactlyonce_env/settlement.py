@@ -24,17 +24,30 @@ def settle(context: Record, seen: Record, truth: Record) -> None:
 
 
 @compiled
-def count_effects(contract: Record, seen: Record, truth: Record) -> tuple[int, int]:
-    """(duplicate effects, items without an effect) after settlement.
-
-    Executing an idempotent write again is not a second effect.
-    """
+def tally(seen: Record, truth: Record) -> tuple[int, int]:
+    """(mask of the items that were executed, number of executions of all items together)."""
     executed = 0
     total = 0
     for j in range(seen.n_attempts):
         happened = truth.attempts[j]
         executed |= happened.effect | happened.copy_effect
         total += rules.count_items(happened.effect) + rules.count_items(happened.copy_effect)
+    return executed, total
+
+
+@compiled
+def count_effects(contract: Record, seen: Record, truth: Record) -> tuple[int, int]:
+    """(duplicate effects, items without an effect) after settlement."""
+    executed, total = tally(seen, truth)
+    return excess(contract, executed, total)
+
+
+@compiled
+def excess(contract: Record, executed: int, total: int) -> tuple[int, int]:
+    """(duplicate effects, items without an effect) of a `tally`.
+
+    Executing an idempotent write again is not a second effect.
+    """
     distinct = rules.count_items(executed)
     duplicates = 0 if contract.idempotent else total - distinct
     return duplicates, contract.n_items - distinct
@@ -43,15 +56,22 @@ def count_effects(contract: Record, seen: Record, truth: Record) -> tuple[int, i
 @compiled
 def settlement_terms(contract: Record, seen: Record, truth: Record, terms: Array) -> None:
     """Write the settlement value of an ended episode into ``terms`` (9,)."""
-    costs = contract.costs
     duplicates, omissions = count_effects(contract, seen, truth)
+    write_settlement(contract.costs, duplicates, omissions, seen.ending == CLAIMED, terms)
+
+
+@compiled
+def write_settlement(
+    costs: Record, duplicates: int, omissions: int, claimed: bool, terms: Array
+) -> None:
+    """Write what so many duplicates and omissions are worth, by claim, into ``terms`` (9,)."""
     if omissions == 0 and duplicates == 0:
         terms[T_SUCCESS] = costs.success
-    elif seen.ending == CLAIMED:
+    elif claimed:
         terms[T_OVERCLAIM] = -costs.overclaim
     terms[T_DUPLICATE] = -costs.duplicate * duplicates
     terms[T_OMISSION] = -costs.omission * omissions
-    if seen.ending != CLAIMED:
+    if not claimed:
         terms[T_UNRESOLVED] = -costs.unresolved
 
 

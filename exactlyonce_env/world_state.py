@@ -131,10 +131,10 @@ def visible_items(law: Record, seen: Record, truth: Record, horizon_s: float) ->
 
 @compiled
 def authority_of(truth: Record, j: int, at_s: float) -> int:
-    """What an authoritative source says of attempt ``j`` at ``at_s``."""
+    """What an authoritative source says of attempt ``j`` at ``at_s``, now or in the past."""
     happened = truth.attempts[j]
-    if happened.in_transit:
-        return PENDING
+    if happened.wanted != 0 and happened.arrival_s > at_s:
+        return PENDING  # on its way; whether a key suppresses it is decided on arrival
     if happened.effect == 0:
         return NOT_EXECUTED
     return COMMITTED if rules.visible(happened.execution_s, at_s) else PENDING

@@ -146,4 +146,19 @@ class Bound(ABC):
         """Best reward (n,) float64 and its `OUTCOME` record (n,) in each of the worlds ``ids``."""
 
 
-AnyPolicy = Policy | PrivilegedPolicy | Bound
+class PlannedPolicy(ABC):
+    """An honest policy that is made for one preset: it knows the laws its worlds are drawn by."""
+
+    privileged: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def spec(self) -> str:
+        """Canonical name in tables and stores."""
+
+    @abstractmethod
+    def for_plan(self, plan: Plan) -> Policy:
+        """The policy for the worlds of ``plan``."""
+
+
+AnyPolicy = Policy | PrivilegedPolicy | PlannedPolicy | Bound

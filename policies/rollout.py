@@ -27,6 +27,7 @@ from policies.base import (
     ActionBatch,
     AnyPolicy,
     Bound,
+    PlannedPolicy,
     Policy,
     PrivilegedPolicy,
     TruthBatch,
@@ -117,6 +118,8 @@ def run_policy(plan: Plan, policy: AnyPolicy, seed: int, ids: npt.ArrayLike) -> 
     """
     wanted = _checked_ids(ids)
     key = np.uint64(checked_seed(seed))
+    if isinstance(policy, PlannedPolicy):
+        policy = policy.for_plan(plan)
     if isinstance(policy, Bound):
         return _run_bound(plan, policy, key, wanted)
     # A subclass may decide otherwise, and then it is not the line-up's code that decides.

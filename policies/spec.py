@@ -59,9 +59,19 @@ REGISTRY: dict[str, Entry] = {
         _SCRIPTED, "none", "keys where taken, else verification, else the operator; never blind"
     ),
     "escalate": Entry(_SCRIPTED, "none", "ask the operator at once, then act on the answer"),
+    "learned": Entry(
+        "policies.learned:learned",
+        "text",
+        "a trained network: the name of a shipped checkpoint, or the path of one",
+    ),
     "state-oracle": Entry(_ORACLE, "none", "the guard reading the true current state", True),
     "outcome-oracle": Entry(
         _ORACLE, "none", "sees requests in flight; waits exactly as long as needed", True
+    ),
+    "bayes-optimal": Entry(
+        "policies.bayes.policy:bayes_optimal",
+        "none",
+        "the best policy that sees only views, computed from the preset's own distribution",
     ),
     "clairvoyant": Entry(
         "policies.bounds:clairvoyant",

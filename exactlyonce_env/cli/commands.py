@@ -28,7 +28,9 @@ class LazyCommand:
 COMMANDS: dict[str, LazyCommand] = {
     "evaluate": LazyCommand("evaluate", "evaluate", "Compare policies on the same worlds."),
     "sweep": LazyCommand("evaluate", "sweep", "Find the waiting bound: one row per delta."),
+    "export": LazyCommand("export", "export", "Write a learned policy as an ONNX model."),
     "fit": LazyCommand("measure", "fit", "Read measured delays and fit delay laws to them."),
+    "train": LazyCommand("train", "train", "Train a policy and evaluate it on held-out worlds."),
     "presets": LazyCommand("world", "presets", "List the presets, or print one to copy and edit."),
     "worlds": LazyCommand("world", "worlds", "Print drawn worlds, hidden fates included."),
     "replay": LazyCommand("world", "replay", "Step one world through given actions."),
