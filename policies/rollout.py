@@ -5,9 +5,6 @@ Both give the same bytes, and neither depends on how the worlds are split over t
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +31,14 @@ from policies.base import (
     ViewBatch,
 )
 from policies.lineup import FIRST_ORACLE, LineupPolicy, Oracle, decide, decide_privileged
+from policies.threads import in_threads
 
 RUNNING = int(Ending.RUNNING)
 
+Ids = npt.NDArray[np.int64]
+
 MIN_WORLDS_PER_THREAD = 2048
 """Fewer worlds are done before a second thread has started."""
-
-Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +177,7 @@ def _run_fused(plan: Plan, code: int, parameter: float, key: np.uint64, ids: Ids
             rewards[part],
         )
 
-    _in_threads(len(ids), run)
+    in_threads(len(ids), run, MIN_WORLDS_PER_THREAD)
     return Episodes(outcomes, rewards, *_names(plan, key, ids))
 
 
@@ -189,19 +187,8 @@ def _run_bound(plan: Plan, bound: Bound, key: np.uint64, ids: Ids) -> Episodes:
     def run(part: slice) -> None:
         rewards[part], outcomes[part] = bound.best_episodes(plan, int(key), ids[part])
 
-    _in_threads(len(ids), run)
+    in_threads(len(ids), run, MIN_WORLDS_PER_THREAD)
     return Episodes(outcomes, rewards, *_names(plan, key, ids))
-
-
-def _in_threads(n: int, run: Callable[[slice], None]) -> None:
-    """Run the parts of ``range(n)`` side by side; compiled code releases the GIL."""
-    parts = min(os.cpu_count() or 1, n // MIN_WORLDS_PER_THREAD)
-    if parts < 2:
-        run(slice(0, n))
-        return
-    edges = [n * k // parts for k in range(parts + 1)]
-    with ThreadPoolExecutor(parts) as pool:
-        list(pool.map(run, [slice(edges[k], edges[k + 1]) for k in range(parts)]))
 
 
 def _names(

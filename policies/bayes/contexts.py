@@ -40,6 +40,8 @@ START_FAULT = int(Start.FAULT)
 NO_READBACK = int(Readback.NONE)
 AUTHORITATIVE = int(Readback.AUTHORITATIVE)
 EPS = 1e-9
+MAX_READS = 384
+MANY_STEPS = 40
 M_TIMEOUT_PRE = int(Mode.TIMEOUT_PRE)
 M_HTTP500_PRE = int(Mode.HTTP500_PRE)
 M_PARTIAL = int(Mode.PARTIAL_BATCH)
@@ -57,6 +59,7 @@ class Effort(NamedTuple):
     n_coarse: int  # the same with two or more
     n_rows: int  # ages at which a re-issue is solved exactly
     n_children: int  # moments of reading in those
+    close: float = 2e-4  # moments are doubled until an episode's value changes by less
 
 
 class Solved(NamedTuple):
@@ -67,7 +70,8 @@ class Solved(NamedTuple):
     """
 
     value: float
-    steps: int  # that the best play may take; the limit where there is one
+    steps: int  # that the best play may take, where there is no limit to them
+    n_reads: int  # moments of reading that a decision has to consider
     free: bool
     fresh: Array  # (n_items + 1, N_OPERATOR, N_LEVELS, K + 1)
     opened: Array  # (n_items + 1, 2, 2, N_OPERATOR, N_LEVELS, K + 1)
@@ -309,9 +313,9 @@ def solve_contract(
     keys = [int(contract.original_key == KEY_SENT)]
     if not starts_sent:
         keys = [0, 1] if contract.accepts_key else [0]
-    total, steps = 0.0, 0
+    total, steps, n_reads = 0.0, 0, effort.n_reads
     if last:
-        return Solved(total, steps, free, fresh, opened, first, children)
+        return Solved(total, steps, n_reads, free, fresh, opened, first, children)
     for response in range(2):
         if not answers_with(shares, rules.R_TIMEOUT + response):
             continue
@@ -322,16 +326,9 @@ def solve_contract(
                 _act(game, room, view, truth, action, 0.0, OPEN_MODES[response], 0)
             found = _solve_children(game, room, effort, free, lowest, fresh, opened)
             children[response, key] = found
-            answer = solve(
-                game,
-                room,
-                view,
-                effort.n_reads,
-                Lookup(fresh, opened[n_items], found),
-                None,
-                free,
-                lowest,
-            )
+            lookup = Lookup(fresh, opened[n_items], found)
+            answer, fine = _refined(game, room, view, effort, lookup, free, lowest)
+            n_reads = max(n_reads, fine)
             first[key, response] = answer.values
             if starts_sent:
                 value, needed = _of_root(contract, view, answer)
@@ -357,7 +354,34 @@ def solve_contract(
         value, needed = _of_root(contract, view, answer)
         total += weight * value
         steps = max(steps, needed)
-    return Solved(total, steps, free, fresh, opened, first, children)
+    return Solved(total, steps, n_reads, free, fresh, opened, first, children)
+
+
+def _refined(
+    game: Game,
+    room: Room,
+    view: Record,
+    effort: Effort,
+    lookup: Lookup,
+    free: bool,
+    lowest: int,
+) -> tuple[Answer, int]:
+    """The view's answer on a grid that is fine enough, and its number of moments."""
+    contract = contract_of(game)
+    n_reads = effort.n_reads
+    answer = solve(game, room, view, n_reads, lookup, None, free, lowest)
+    limit = int(contract.max_steps)
+    while free and n_reads < MAX_READS:
+        finer = solve(game, room, view, 2 * n_reads, lookup, None, free, lowest)
+        value, needed = _of_root(contract, view, finer)
+        if needed > limit > MANY_STEPS:
+            break  # many steps, but not without end: no more reads than they allow
+        change = value - _of_root(contract, view, answer)[0]
+        answer = finer
+        if abs(change) < effort.close:
+            break
+        n_reads *= 2
+    return answer, n_reads
 
 
 def _of_root(contract: Record, view: Record, answer: Answer) -> tuple[float, int]:
@@ -392,7 +416,7 @@ def decide(game: Game, room: Room, effort: Effort, view: Record, solved: Solved)
         game,
         room,
         view,
-        effort.n_reads if n_open <= 1 else effort.n_coarse,
+        solved.n_reads if n_open <= 1 else effort.n_coarse,
         lookup,
         (o, level, k),
         solved.free,

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from exactlyonce_env.actions import ACTION_NAMES, N_ACTIONS, N_WAITS
+from exactlyonce_env.actions import (
+    ACTION_NAMES,
+    KINDS,
+    N_ACTIONS,
+    N_WAITS,
+    SECONDS,
+    mask_views,
+)
 from exactlyonce_env.records import VIEW
 from exactlyonce_env.vocabulary import Action
 from policies.base import ActionBatch, PlannedPolicy, Policy, ViewBatch
@@ -22,7 +29,8 @@ from policies.bayes.records import (
     Q_UNCERTAIN,
     Answer,
 )
-from policies.bayes.solution import Solution, solution_of
+from policies.bayes.solution import Solution, solution_of, teaching_solution
+from policies.threads import in_threads
 
 if TYPE_CHECKING:
     from exactlyonce_env.plan import Plan
@@ -112,6 +120,9 @@ def best_action(answer: Answer) -> tuple[int, float]:
 def q_values(plan: Plan, views: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """What each discrete action, and the best of play after it, is worth in each view.
 
+    Meant for teaching: on a coarser grid than `BayesOptimal` decides by, and with a limit to the
+    steps that counts once it is near.
+
     Parameters
     ----------
     plan
@@ -123,12 +134,36 @@ def q_values(plan: Plan, views: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     -------
     (n, 11) float64, expected sum of the rewards from the view on; -inf where the action is refused.
     """
-    solution = solution_of(plan)
+    solution = teaching_solution(plan)
     distinct, places = distinct_views(views)
     values = np.empty((len(distinct), N_ACTIONS))
-    for k, view in enumerate(distinct):
-        values[k] = solution.answer(view).actions[DISCRETE]
-    return np.where(np.isnan(values), -math.inf, values)[places]
+    masks = np.zeros((len(distinct), N_ACTIONS), dtype=np.int8)
+    mask_views(distinct, np.ascontiguousarray(plan.contracts), masks)
+    spent = np.array([_cost_of_nothing(contract) for contract in plan.contracts])
+
+    def label(part: slice) -> None:
+        for k in range(part.start, part.stop):
+            values[k] = solution.answer(distinct[k], hurried=True).actions[DISCRETE]
+
+    in_threads(len(distinct), label)
+    # What is allowed and teaches nothing, such as a read in an outage, costs what it costs.
+    wasted = values.max(axis=1, keepdims=True) - spent[distinct["context"]]
+    values = np.where(np.isfinite(values), values, wasted)
+    return np.where(masks != 0, values, -math.inf)[places]
+
+
+def _cost_of_nothing(contract: Any) -> npt.NDArray[np.float64]:
+    """What each discrete action (11,) costs where it changes nothing."""
+    costs = contract["costs"]
+    cost = {
+        Action.READ: (costs["read"], contract["latency_s"]),
+        Action.RETRY: (costs["reissue"], contract["latency_s"]),
+        Action.KEYED_RETRY: (costs["reissue"], contract["latency_s"]),
+        Action.ESCALATE: (costs["escalation"], contract["operator_delay_s"]),
+    }
+    second = costs["time_per_hour"] / 3600.0
+    spent = np.array([cost.get(Action(kind), (0.0, 0.0)) for kind in KINDS])
+    return np.asarray(spent[:, 0] + second * (spent[:, 1] + SECONDS), dtype=np.float64)
 
 
 def distinct_views(views: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -1044,6 +1044,8 @@ def _value_actions(
         actions[Q_READ] = _read(
             contract, node, states, partial, fresh, now, later, one, o, level, steps[0], 0, 1
         )
+        if states[1].weight >= weight:
+            actions[Q_READ] -= 1e-9 * total  # it cannot show anything, even where it costs nothing
     for t in range(1, node.n_states):
         wait_s = states[t].after_s - contract.latency_s
         if wait_s <= EPS_S or wait_s > MAX_WAIT_S or k < 2:

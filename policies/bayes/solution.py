@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from exactlyonce_env.compiled import Record
 from exactlyonce_env.plan import Plan
 from exactlyonce_env.vocabulary import Mode
-from policies.bayes.contexts import Effort, Solved, decide, solve_contract
+from policies.bayes.contexts import MANY_STEPS, Effort, Solved, decide, solve_contract
 from policies.bayes.records import MAX_LEVEL, Answer, Game, Room, make_room
 
-MAX_STEPS = 40
+MAX_STEPS = MANY_STEPS
 """Steps left, at most, that the programme tells apart where they may run out."""
 
 FEW_STEPS = 12
 """With no more steps than these a contract is solved for each number of them at once."""
 
 EFFORT = Effort(n_reads=96, n_coarse=24, n_rows=8, n_children=14)
-COARSER = Effort(n_reads=48, n_coarse=14, n_rows=6, n_children=10)
+COARSER = Effort(n_reads=48, n_coarse=14, n_rows=6, n_children=10, close=math.inf)
 REFINED = 64
 """Contracts, about, that are solved twice to see how much the grid matters."""
 
@@ -83,7 +84,7 @@ class Solution:
         limit = int(self.plan.contexts[shown_as]["contract"]["max_steps"])
         if limit > FEW_STEPS:
             found = self.contract(shown_as, free=True)
-            if found.steps <= limit:
+            if found.steps <= limit or limit > MAX_STEPS:
                 return found.value
         return self.contract(shown_as, free=False).value
 
@@ -98,8 +99,11 @@ class Solution:
             self._solved[shown_as, free, last] = found
         return found
 
-    def answer(self, view: Record) -> Answer:
-        """What a view, and each action from it, is worth."""
+    def answer(self, view: Any, hurried: bool = False) -> Answer:
+        """What a view, and each action from it, is worth.
+
+        ``hurried``: the limit to the steps counts only once it is near.
+        """
         shown_as = int(view["context"])
         game, room = self.games[shown_as], self.room
         contract = self.plan.contexts[shown_as]["contract"]
@@ -108,7 +112,11 @@ class Solution:
         if limit > FEW_STEPS:
             found = self.contract(shown_as, True, last)
             answer = decide(game, room, self.effort, view, found)
-            if answer.values[..., 0].max() <= limit - int(view["n_steps"]):
+            needed = int(answer.values[..., 0].max())
+            if hurried:
+                needed = min(needed, FEW_STEPS)
+            left = limit - int(view["n_steps"])
+            if needed <= left or left > MAX_STEPS:
                 return answer
         return decide(game, room, self.effort, view, self.contract(shown_as, False, last))
 
@@ -117,6 +125,12 @@ class Solution:
 def solution_of(plan: Plan) -> Solution:
     """The solution of a plan, shared by all who ask for it."""
     return Solution(plan)
+
+
+@lru_cache(maxsize=8)
+def teaching_solution(plan: Plan) -> Solution:
+    """A coarser and faster solution of a plan."""
+    return Solution(plan, COARSER)
 
 
 def bayes_value(plan: Plan) -> BayesValue:
@@ -128,13 +142,13 @@ def bayes_value(plan: Plan) -> BayesValue:
     contexts = np.array([by_contract[int(c)] for c in shown_as])
     chances = np.diff(plan.context_cdf, prepend=0.0)
     sample = contracts[:: max(len(contracts) // REFINED, 1)]
-    coarse = Solution(plan, COARSER)
+    coarse = teaching_solution(plan)
     change = float(np.mean([abs(by_contract[c] - coarse.value(c)) for c in sample]))
     beyond = np.array([beyond_two(plan.contexts[k]) for k in range(len(contexts))])
     return BayesValue(float(contexts @ chances), contexts, change + float(beyond @ chances))
 
 
-def beyond_two(context: Record) -> float:
+def beyond_two(context: Any) -> float:
     """What the third and later unresolved attempts of an episode may change, at most.
 
     The chance that three attempts in a row leave their outcomes open, times all that is at stake.

@@ -33,6 +33,9 @@ from policies.bayes import BayesOptimal, bayes_value
 MAX_STEPS = 640
 """Two calls a look, and two to re-issue and to finish."""
 GRID_ERROR = 1e-3
+FREE_READS = 3e-3
+"""What it costs that reads for nothing are planned on a grid of a few hundred moments."""
+
 """Tolerance in value [reward]."""
 PLAYED_ERROR = 2e-3
 """Tolerance in the loss of the Δ that is played: the grid's, and that of looking now and then."""
@@ -226,7 +229,7 @@ def test_value(problem):
     """Between the loss of a schedule that the budget allows and that of looking all the time."""
     value = bayes_value(problem.plan()).value
     assert value <= 1.0 - problem.best[1] + GRID_ERROR
-    assert value >= 1.0 - problem.finite_loss - GRID_ERROR
+    assert value >= 1.0 - problem.finite_loss - GRID_ERROR - FREE_READS
     assert problem.finite_loss - problem.best[1] < 2e-3  # the two ends pin the value down
 
 
