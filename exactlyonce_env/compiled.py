@@ -49,12 +49,12 @@ def tied_to_sources(dispatcher: Any) -> Any:
     """
     store = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if store is not None:
-        store._source_stamp = (store._source_stamp, _sources())
+        store._source_stamp = (store._source_stamp, sources_hash())
     return dispatcher
 
 
 @cache
-def _sources() -> str:
+def sources_hash() -> str:
     """Hash of every source that compiled code is made of."""
     package = Path(__file__).parent
     digest = hashlib.sha256()

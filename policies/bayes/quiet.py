@@ -60,7 +60,7 @@ def quiet_view(plan: Plan, context: int, elapsed_s: float) -> npt.NDArray[Any]:
     Raises
     ------
     UserError
-        Where no response to the original leaves its outcome open.
+        Where no response to the original leaves its outcome open, or the calls are used up by then.
     """
     path = _QuietWorld(plan, context)
     contract = plan.contracts[context]
@@ -70,6 +70,11 @@ def quiet_view(plan: Plan, context: int, elapsed_s: float) -> npt.NDArray[Any]:
         path.take(Action.WAIT, wait_s)
     if reads:
         path.take(Action.READ, 0.0)
+    if not path.running:
+        raise UserError(
+            f"context {plan.situations[context].name!r} has contract.max_steps "
+            f"{int(contract['max_steps'])}: too few calls to wait and read"
+        )
     return path.seen
 
 

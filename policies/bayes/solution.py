@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from exactlyonce_env.plan import Plan
 from exactlyonce_env.vocabulary import Mode
+from policies.bayes import cache
 from policies.bayes.contexts import MANY_STEPS, Effort, Solved, decide, solve_contract
 from policies.bayes.records import MAX_LEVEL, Answer, Game, Room, make_room
 
@@ -95,7 +96,11 @@ class Solution:
             limit = int(self.plan.contexts[shown_as]["contract"]["max_steps"])
             n_steps = 1 if free else min(limit, MAX_STEPS)
             game = self.games[shown_as]
-            found = solve_contract(game, self.room, self.effort, n_steps, free, last)
+            key = cache.key_of(game, self.effort, n_steps, free, last)
+            found = cache.load(key)
+            if found is None:
+                found = solve_contract(game, self.room, self.effort, n_steps, free, last)
+                cache.save(key, found)
             self._solved[shown_as, free, last] = found
         return found
 

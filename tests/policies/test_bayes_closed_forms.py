@@ -33,10 +33,9 @@ from policies.bayes import BayesOptimal, bayes_value
 MAX_STEPS = 640
 """Two calls a look, and two to re-issue and to finish."""
 GRID_ERROR = 1e-3
+"""Tolerance in value [reward]."""
 FREE_READS = 3e-3
 """What it costs that reads for nothing are planned on a grid of a few hundred moments."""
-
-"""Tolerance in value [reward]."""
 PLAYED_ERROR = 2e-3
 """Tolerance in the loss of the Δ that is played: the grid's, and that of looking now and then."""
 RATE_ERROR = 0.25
