@@ -1,11 +1,13 @@
-"""`exactlyonce bench`: how fast this machine steps, beside a peer."""
+"""`exactlyonce bench`: how fast this machine steps, beside a peer, and what training reaches."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from exactlyonce_env.cli.options import named_folder, positive_worlds, split_list
 from exactlyonce_env.cli.output import JsonTarget, human_console, progress_console, write_json
 from exactlyonce_env.errors import UserError
 
@@ -18,6 +20,31 @@ def bench(
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="S", help="Seconds for each figure and round.")
     ] = 0.5,
+    learning: Annotated[
+        bool, typer.Option("--learning", help="Measure trained policies instead of speed.")
+    ] = False,
+    presets: Annotated[
+        str | None,
+        typer.Option("--presets", metavar="NAMES", help="With --learning: presets, by commas."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option("--seeds", metavar="LIST", help="With --learning: training seeds [0,1,2]."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="With --learning: folder of the runs, DIR/PRESET/seed-S; missing ones are trained "
+            "there.",
+            parser=named_folder,
+        ),
+    ] = None,
+    worlds: Annotated[
+        int | None,
+        typer.Option("--worlds", metavar="N", help="With --learning: held-out worlds [20000]."),
+    ] = None,
     json_target: JsonTarget = None,
 ) -> None:
     """Measure steps per second beside Gymnasium's CartPole, interleaved in the same run.
@@ -25,7 +52,20 @@ def bench(
     Medians over the rounds: the single environment and CartPole made the same way (both unwrapped),
     the native vector environments of both at several batch sizes with random actions and autoreset,
     and whole episodes of a scripted policy in the compiled loop.
+
+    With --learning: trained policies in held-out worlds, by preset and training seed, beside the
+    best wait:delta and poll:delta and bayes-optimal on the same worlds. gap closed is
+    (policy - wait) / (optimum - wait) in mean reward. Of contextual also by slices of its held-out
+    contexts, and under delay laws that it does not draw. What is not trained yet is trained first,
+    which takes the extra train and some minutes each.
     """
+    if learning:
+        _learning(presets, seeds, out, worlds, json_target)
+        return
+    given = {"--presets": presets, "--seeds": seeds, "--out": out, "--worlds": worlds}
+    stray = next((name for name, value in given.items() if value is not None), None)
+    if stray is not None:
+        raise UserError(f"{stray} says what --learning measures; add --learning")
     if not 1 <= rounds <= 1000:
         raise UserError(f"--rounds must lie in 1..1000, not {rounds}")
     if not 0.01 <= seconds <= 600:
@@ -37,6 +77,42 @@ def bench(
     if json_target is not None:
         write_json(result, json_target)
     _print(human_console(json_target), result)
+
+
+def _learning(
+    presets: str | None,
+    seeds: str | None,
+    out: Path | None,
+    worlds: int | None,
+    json_target: str | None,
+) -> None:
+    from exactlyonce_env.cli.learning import PRESETS, SEEDS, WORLDS
+    from exactlyonce_env.cli.learning import learning as measure
+
+    if out is None:
+        raise UserError("--learning needs --out DIR, the folder of the training runs")
+    measure(
+        PRESETS if presets is None else _once(split_list(presets, "--presets"), "--presets"),
+        SEEDS if seeds is None else _seeds(seeds),
+        out,
+        WORLDS if worlds is None else positive_worlds(worlds),
+        json_target,
+    )
+
+
+def _seeds(text: str) -> list[int]:
+    entries = _once(split_list(text, "--seeds"), "--seeds")
+    wrong = next((entry for entry in entries if not (entry.isascii() and entry.isdigit())), None)
+    if wrong is not None:
+        raise UserError(f"--seeds {wrong!r} is not a whole number from 0 on")
+    return [int(entry) for entry in entries]
+
+
+def _once(entries: list[str], what: str) -> list[str]:
+    twice = next((entry for k, entry in enumerate(entries) if entry in entries[:k]), None)
+    if twice is not None:
+        raise UserError(f"{what} names {twice!r} twice")
+    return entries
 
 
 def _print(console: Console, result: dict[str, Any]) -> None:

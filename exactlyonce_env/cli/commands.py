@@ -28,6 +28,8 @@ class LazyCommand:
 COMMANDS: dict[str, LazyCommand] = {
     "evaluate": LazyCommand("evaluate", "evaluate", "Compare policies on the same worlds."),
     "sweep": LazyCommand("evaluate", "sweep", "Find the waiting bound: one row per delta."),
+    "bounds": LazyCommand("bounds", "bounds", "Compute what the best honest policy can earn."),
+    "explain": LazyCommand("bounds", "explain", "Explain each step of a world by the optimum."),
     "export": LazyCommand("export", "export", "Write a learned policy as an ONNX model."),
     "fit": LazyCommand("measure", "fit", "Read measured delays and fit delay laws to them."),
     "train": LazyCommand("train", "train", "Train a policy and evaluate it on held-out worlds."),

@@ -66,6 +66,9 @@ ANSWERED = int(OperatorStatus.ANSWERED)
 SILENT = int(OperatorStatus.SILENT)
 IN_OUTAGE = int(ReadError.OUTAGE)
 EPS_S = 1e-9
+WAIT_PRICE = 2e-4
+"""What each further discrete wait of a longer one is charged, so that few steps are preferred."""
+
 CLOSE = 0.05
 """Belief after a quiet report and after a quiet read count as the same within this share."""
 
@@ -962,6 +965,17 @@ def programme(
 
 
 @compiled
+def _waits_needed(seconds: float) -> int:
+    """Number of discrete waits that about ``seconds`` take, the longest first."""
+    count = 0
+    for w in range(len(WAITS_S) - 1, -1, -1):
+        fits = int((seconds + EPS_S) // WAITS_S[w])
+        count += fits
+        seconds -= fits * WAITS_S[w]
+    return count
+
+
+@compiled
 def _value_actions(
     contract: Record,
     node: Record,
@@ -1084,8 +1098,11 @@ def _value_actions(
             value = max(value, reading)
         if value > best_wait:
             best_wait, best_wait_s = value, wait_s
-        if target[one, o, level, 0] > t:  # or wait on from there
-            value = max(value, later[one, o, level, 0])
+        leads_to = target[one, o, level, 0]
+        if leads_to > t:  # or wait on from there
+            rest_s = states[leads_to].after_s - states[t].after_s
+            on = later[one, o, level, 0] - WAIT_PRICE * total * _waits_needed(rest_s)
+            value = max(value, on)
         for w in range(len(WAITS_S)):
             if abs(wait_s - WAITS_S[w]) < 1e-5:
                 actions[Q_FIRST_WAIT + w] = value
