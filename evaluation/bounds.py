@@ -62,6 +62,7 @@ class ContractBound:
     `simulated` is None where no world of it was run, `best_wait` with fewer than `FEWEST_WORLDS`.
     """
 
+    numbers: tuple[int, ...]  # of the contexts in the preset
     names: tuple[str, ...]
     weight: float  # probability
     worlds: int
@@ -72,6 +73,7 @@ class ContractBound:
     def to_dict(self) -> dict[str, Any]:
         """In JSON's types."""
         return {
+            "numbers": list(self.numbers),
             "names": list(self.names),
             "weight": self.weight,
             "worlds": self.worlds,
@@ -241,6 +243,7 @@ def _by_contract(
         if len(there) >= FEWEST_WORLDS:
             best = _best({spec: rewards[spec][there] for spec in waits}, waits)
         yield ContractBound(
+            numbers=tuple(members.tolist()),
             names=tuple(plan.situations[int(k)].name or f"context {k}" for k in members),
             weight=float(chances[members].sum()),
             worlds=len(there),

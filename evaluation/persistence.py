@@ -122,23 +122,27 @@ def _name(action: Action | None) -> str:
     return "exhausted" if action is None else action.name.lower()
 
 
-def choose_context(plan: Plan, name: str | None = None) -> int:
-    """The context of that name; without one the likeliest, the first of equals.
+def choose_context(plan: Plan, wanted: str | None = None) -> int:
+    """The context of that name or number; without one the likeliest, the first of equals.
 
     Raises
     ------
     UserError
-        For an unknown name.
+        For an unknown one.
     """
-    if name is None:
+    if wanted is None:
         return int(np.argmax([situation.weight for situation in plan.situations]))
     names = [situation.name or "" for situation in plan.situations]
-    if name not in names:
-        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        raise UserError(
-            f"preset {plan.preset.name} has no context {name!r}; it has {len(names)}: {shown}"
-        )
-    return names.index(name)
+    if wanted in names:
+        return names.index(wanted)
+    if wanted.isascii() and wanted.isdigit() and int(wanted) < len(names):
+        return int(wanted)
+    distinct = list(dict.fromkeys(names))
+    shown = ", ".join(distinct[:5]) + (", ..." if len(distinct) > 5 else "")
+    raise UserError(
+        f"preset {plan.preset.name} has no context {wanted!r}; give a name ({shown}) or a number "
+        f"from 0 to {len(names) - 1}"
+    )
 
 
 def require_drawable(plan: Plan, context: int) -> None:

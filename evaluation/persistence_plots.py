@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 RATIO_LABEL = "cost of a duplicate / cost of an hour [h], log scale"
 
+FINE_TICKS_S = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 480, 600, 900, 1800, 3600)
+FEW_TICKS = 4  # with fewer than these the finer ones are shown
+
 
 @dataclass(frozen=True, slots=True)
 class _Stroke:
@@ -200,7 +203,7 @@ def _stroke(curve: Curve) -> _Stroke:
 
 def _name(curve: Curve, preset: str) -> str:
     if curve.family not in _STROKES:
-        return preset
+        return f"own law ({preset})"
     return f"{curve.family} ({preset})" if curve.own else curve.family
 
 
@@ -270,7 +273,7 @@ def _label_ends(axes: Axes, found: Persistence) -> None:
     heights = _spread([float(y) for _, y in spots], 11.5)
     for (at, curve), (_, y), height in zip(wanted, spots, heights, strict=True):
         axes.annotate(
-            curve.family if curve.family in _STROKES else found.preset,
+            curve.family if curve.family in _STROKES else "own law",
             xy=at,
             xytext=(9.0, height - float(y)),
             textcoords="offset points",
@@ -282,6 +285,7 @@ def _label_ends(axes: Axes, found: Persistence) -> None:
                 "arrowstyle": "-",
                 "color": _stroke(curve).colour,
                 "linewidth": 0.6,
+                "relpos": (0.0, 0.5),
                 "shrinkA": 0,
                 "shrinkB": 0,
             },
@@ -368,7 +372,9 @@ def _time_ticks(axes: Axes, which: str) -> None:
 
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
-    axis.set_major_locator(FixedLocator([t for t in TICKS_S if low <= t <= high]))
+    fine = [t for t in FINE_TICKS_S if low <= t <= high]
+    coarse = [t for t in TICKS_S if low <= t <= high]
+    axis.set_major_locator(FixedLocator(fine if len(coarse) < FEW_TICKS else coarse))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda seconds, _: format_seconds(seconds)))
 

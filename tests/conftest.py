@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -20,6 +21,10 @@ for name, value in {
     "MKL_NUM_THREADS": "1",
 }.items():
     os.environ.setdefault(name, value)
+
+# Solved contracts of the tests stay out of the user's cache; each process starts with none.
+_SOLVED = tempfile.TemporaryDirectory(prefix="exactlyonce-tests-")
+os.environ["EXACTLYONCE_CACHE_DIR"] = _SOLVED.name
 
 # The first example of a property pays for compilation, so neither a deadline nor a slow start is a
 # fault. In CI the same examples are tried each time; elsewhere new ones are.

@@ -65,7 +65,9 @@ Plots = Annotated[
 ContextName = Annotated[
     str | None,
     typer.Option(
-        "--context", metavar="NAME", help="Context that is drawn; by default the likeliest."
+        "--context",
+        metavar="NAME|N",
+        help="Context that is drawn, by name or number; default the likeliest.",
     ),
 ]
 
@@ -266,10 +268,8 @@ def _print_quantiles(console: Console, found: Bounds) -> None:
     weights = np.array([row.weight for row in found.contexts])
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
-    table = Table(
-        title=f"{len(values):,} contracts: quantiles of the exact value; the JSON has them all",
-        title_justify="left",
-    )
+    title = f"{len(values):,} contracts: quantiles of the exact value (--json has them all)"
+    table = Table(title=title, title_justify="left", min_width=len(title))
     for level in LEVELS:
         name = {0.0: "least", 0.5: "median", 1.0: "greatest"}.get(level, f"{100 * level:g} %")
         table.add_column(name, justify="right")

@@ -66,6 +66,7 @@ TWO = {
 def test_each_contract_has_a_bound():
     found = bounds(load_plan(TWO), worlds=60)
     assert [row.names for row in found.contexts] == [("common",), ("rare",), ("never seen",)]
+    assert [row.numbers for row in found.contexts] == [(0,), (1,), (2,)]
     assert [row.weight for row in found.contexts] == pytest.approx([0.96, 0.03, 0.01])
     mean = sum(row.weight * row.bayes_value for row in found.contexts)
     assert mean == pytest.approx(found.bayes_value)
@@ -219,8 +220,11 @@ def test_contexts_by_name():
     plan = load_plan(TWO)
     assert choose_context(plan) == 0
     assert choose_context(plan, "rare") == 1
-    with pytest.raises(UserError, match=r"has no context 'x'; it has 3: common, rare, never seen"):
+    with pytest.raises(UserError, match=r"no context 'x'; .*common, rare, never seen.* 0 to 2"):
         choose_context(plan, "x")
+    assert choose_context(load_plan("stale-tail"), "60") == 60
+    with pytest.raises(UserError, match="'91'"):
+        choose_context(load_plan("stale-tail"), "91")
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,15 @@ def test_bounds_by_contract(as_json, printed):
     ]
     for row in found["contexts"]:
         assert row.keys() == {
-            *("names", "weight", "worlds", "bayes_value", "bayes_simulated", "best_wait"),
+            *(
+                "numbers",
+                "names",
+                "weight",
+                "worlds",
+                "bayes_value",
+                "bayes_simulated",
+                "best_wait",
+            ),
         }
     text = printed("bounds", "first-decision", "--worlds", "300")
     assert "simulated less exact" in text
@@ -148,7 +156,10 @@ def test_explain_shows_the_regret_of_any_policy(as_json, printed):
         (("bounds", "late-tail", "--plot="), ("--plot", "empty")),
         (("bounds", "late-tail", "--plot", "README.md"), ("--plot", "README.md", "folder")),
         (("bounds", "late-tail", "--context", "x"), ("--context", "--plot")),
-        (("bounds", "late-tail", "--plot", "nowhere", "--context", "x"), ("'x'", "late-tail")),
+        (
+            ("bounds", "late-tail", "--plot", "nowhere", "--context", "x"),
+            ("'x'", "late-tail", "number"),
+        ),
         (("bounds", "first-decision", "--plot", "nowhere"), ("max_steps 1",)),
         (("explain", "late-tail"), ("--world",)),
         (("explain", "late-tial", "--world", "0"), ("late-tial", "late-tail")),

@@ -175,6 +175,7 @@ def named(problem: Stopping) -> str:
 
 
 @cache
+@cache
 def path(problem: Stopping) -> list[tuple[float, Action]]:
     """(clock [s], action) of the policy in a world in which the original is absent."""
     plan = problem.plan()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import policies.rollout as rollout_module
+import policies.threads as threads_module
 from exactlyonce_env.actions import MAX_WAIT_S
 from exactlyonce_env.plan import Plan
 from exactlyonce_env.presets import PRESET_NAMES, load_plan
@@ -61,7 +62,7 @@ def test_episodes_do_not_depend_on_order_company_or_threads(
         order = np.random.default_rng(0).permutation(ids)
         shuffled = run_policy(plan, policy, 2, order)
         monkeypatch.setattr(rollout_module, "MIN_WORLDS_PER_THREAD", 1)
-        monkeypatch.setattr(rollout_module.os, "cpu_count", lambda: 3)
+        monkeypatch.setattr(threads_module.os, "cpu_count", lambda: 3)
         assert_same(run_policy(plan, policy, 2, ids), whole)
         monkeypatch.undo()
         for name in ("outcomes", "rewards", "contexts", "modes"):
