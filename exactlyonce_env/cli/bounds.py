@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +19,13 @@ from exactlyonce_env.cli.options import (
     measured_plan,
     positive_worlds,
 )
-from exactlyonce_env.cli.output import JsonTarget, human_console, progress_console, write_json
+from exactlyonce_env.cli.output import (
+    JsonTarget,
+    human_console,
+    progress_console,
+    typed_command,
+    write_json,
+)
 from exactlyonce_env.errors import UserError
 
 if TYPE_CHECKING:
@@ -110,7 +115,7 @@ def bounds(
             worlds=count,
             seed=seed,
             out=out,
-            command=["exactlyonce", *sys.argv[1:]],
+            command=typed_command(),
             progress=lambda policy, _: status.update(policy),
         )
         result = {**found.to_dict(), "warnings": warnings}

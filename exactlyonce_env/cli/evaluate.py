@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,13 @@ from exactlyonce_env.cli.options import (
     split_list,
     split_numbers,
 )
-from exactlyonce_env.cli.output import JsonTarget, human_console, progress_console, write_json
+from exactlyonce_env.cli.output import (
+    JsonTarget,
+    human_console,
+    progress_console,
+    typed_command,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,7 +104,7 @@ def evaluate(
             worlds=count,
             seed=seed,
             out=out,
-            command=_command(),
+            command=typed_command(),
             progress=progress,
         )
     result: dict[str, Any] = {
@@ -164,7 +169,13 @@ def _sweep(
     grid = default_deltas_s(plan) if deltas_s is None else deltas_s
     with _progress((len(grid) * len(FAMILIES) + len(COMPANIONS)) * worlds) as progress:
         found = run_sweep(
-            plan, grid, worlds=worlds, seed=seed, out=out, command=_command(), progress=progress
+            plan,
+            grid,
+            worlds=worlds,
+            seed=seed,
+            out=out,
+            command=typed_command(),
+            progress=progress,
         )
     best = {family: _best_row(found, family) for family in FAMILIES}
     result = {
@@ -200,10 +211,6 @@ def _check_baseline(baseline: str | None, specs: Sequence[str]) -> None:
 
     if baseline is not None and baseline not in specs:
         raise UserError(f"--baseline {baseline!r} is not among --policies {', '.join(specs)}")
-
-
-def _command() -> list[str]:
-    return ["exactlyonce", *sys.argv[1:]]
 
 
 @contextmanager

@@ -234,9 +234,9 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 
 def _train(plan: Plan, seed: int, folder: Path, say: Say) -> dict[str, Any]:
-    from exactlyonce_env.cli.train import _command, _labeller, _require_extra
+    from exactlyonce_env.cli.train import bare_command, require_extra, teacher
 
-    _require_extra()
+    require_extra()
     from training.run import train
     from training.settings import settings
 
@@ -249,8 +249,8 @@ def _train(plan: Plan, seed: int, folder: Path, say: Say) -> dict[str, Any]:
         seed=seed,
         out=folder,
         imitate_worlds=IMITATE_WORLDS,
-        labeller=_labeller(plan),
-        command=_command(),
+        labeller=teacher(plan),
+        command=bare_command(),
         progress=lambda done, text: say(f"{name}, seed {seed}: {text}, {done:,} steps"),
     )
 

@@ -20,7 +20,14 @@ from exactlyonce_env.files import write_atomically
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["JsonTarget", "human_console", "progress_console", "to_jsonable", "write_json"]
+__all__ = [
+    "JsonTarget",
+    "human_console",
+    "progress_console",
+    "to_jsonable",
+    "typed_command",
+    "write_json",
+]
 
 STDOUT = "-"
 PIPE_WIDTH = 160  # columns of a table that goes to a file or a pipe, where nothing says how wide
@@ -178,3 +185,8 @@ def _write_through(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def typed_command() -> list[str]:
+    """The command line as it was typed, for a manifest."""
+    return ["exactlyonce", *sys.argv[1:]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -19,7 +18,13 @@ from exactlyonce_env.cli.options import (
     named_folder,
     positive_worlds,
 )
-from exactlyonce_env.cli.output import JsonTarget, human_console, progress_console, write_json
+from exactlyonce_env.cli.output import (
+    JsonTarget,
+    human_console,
+    progress_console,
+    typed_command,
+    write_json,
+)
 from exactlyonce_env.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,7 +91,7 @@ def train(
     end of the rollout; the same command goes on with it. --config and --delays change the preset,
     --settings the algorithm: training/configs shows what can be set.
     """
-    _require_extra()
+    require_extra()
     from training.run import train as run_training
     from training.settings import settings
 
@@ -108,9 +113,9 @@ def train(
             seed=seed,
             out=out,
             imitate_worlds=imitate,
-            labeller=_labeller(plan) if imitate else None,
+            labeller=teacher(plan) if imitate else None,
             worlds=worlds,
-            command=_command(),
+            command=bare_command(),
             progress=progress,
         )
     _print(console, result, out)
@@ -118,7 +123,8 @@ def train(
         write_json(result, json_target)
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
+    """Refuse, in a line that says what to install, where the extra `train` is missing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise UserError(
@@ -127,18 +133,18 @@ def _require_extra() -> None:
         )
 
 
-def _labeller(plan: Plan) -> Labeller:
+def teacher(plan: Plan) -> Labeller:
     """The exact optimum as a teacher."""
     from policies.bayes import q_values
 
     return lambda batch: q_values(plan, batch.views)
 
 
-def _command() -> list[str]:
+def bare_command() -> list[str]:
     """The command line without folders of this machine."""
     from evaluation.manifest import strip_command
 
-    return list(strip_command(["exactlyonce", *sys.argv[1:]]))
+    return list(strip_command(typed_command()))
 
 
 @contextmanager

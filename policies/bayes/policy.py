@@ -80,12 +80,13 @@ class BayesOptimal(Policy):
         """One decision for each view of the batch."""
         actions = ActionBatch.empty(len(batch))
         distinct, places = distinct_views(batch.views)
+        kinds, seconds = np.empty(len(distinct), np.int8), np.empty(len(distinct))
         for k, view in enumerate(distinct):
             key = view.tobytes()
             if key not in self._chosen:
                 self._chosen[key] = best_action(self.solution.answer(view))
-            chosen = places == k
-            actions.kinds[chosen], actions.seconds[chosen] = self._chosen[key]
+            kinds[k], seconds[k] = self._chosen[key]
+        actions.kinds[:], actions.seconds[:] = kinds[places], seconds[places]
         return actions
 
 
