@@ -161,10 +161,10 @@ def _learn(
             shortfall = regrets[rows]
             loss = (log_shares.exp() * shortfall).sum(dim=1).mean()
             if chosen.cross_entropy:
-                target = shortfall.masked_fill(~allowed[rows], torch.inf).argmin(dim=1)
-                loss = loss + chosen.cross_entropy * torch.nn.functional.nll_loss(
-                    log_shares, target
+                wanted = torch.softmax(
+                    (-shortfall / chosen.temperature).masked_fill(~allowed[rows], -torch.inf), dim=1
                 )
+                loss = loss - chosen.cross_entropy * (wanted * log_shares).sum(dim=1).mean()
             error = policy.predict_values(observations[rows]).squeeze(1) - best[rows]
             optimizer.zero_grad()
             (loss + chosen.value_weight * error.square().mean()).backward()

@@ -70,7 +70,7 @@ def train(
     algorithm, chosen
         A name from `training.settings.ALGORITHMS` and its settings.
     steps
-        Steps of single worlds, rounded up to whole rollouts.
+        Steps of single worlds, rounded up to whole rollouts; 0, after imitation only: none.
     seed
         Of the weights, the exploration and the training worlds; these have ids from 2^40 on.
     out
@@ -100,7 +100,7 @@ def train(
         plan,
         algorithm,
         chosen,
-        steps=_positive("steps", steps),
+        steps=_checked_steps(steps, imitate_worlds),
         seed=_checked_seed(seed),
         imitate_worlds=imitate_worlds,
         worlds=_positive("worlds", worlds),
@@ -231,6 +231,7 @@ class _Run:
             "steps": model.num_timesteps,
             "held_out": held_out,
             "train_s": notes.train_s,
+            "imitated_worlds": self.asked["imitate_worlds"],
             "steps_per_s": model.num_timesteps / notes.train_s,
             "env_share": notes.env_s / notes.train_s,
             "evaluations": notes.evaluations,
@@ -265,6 +266,10 @@ def _positive(name: str, value: int) -> int:
     if not 1 <= value <= 10**12:
         raise UserError(f"{name} must lie in 1..10^12, not {value}")
     return value
+
+
+def _checked_steps(steps: int, imitate_worlds: int) -> int:
+    return 0 if steps == 0 and imitate_worlds > 0 else _positive("steps", steps)
 
 
 def _checked_seed(seed: int) -> int:

@@ -73,16 +73,22 @@ class ImitationSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    worlds: Count = Field(6000, description="worlds to learn in, unless a command says it")
     rounds: Annotated[int, Field(ge=1, le=1000)] = Field(
-        10, description="times that worlds are played and learned from"
+        14, description="times that worlds are played and learned from"
     )
-    epochs: Count = Field(4, description="passes over all views so far, in each round")
+    epochs: Count = Field(10, description="passes over all views so far, in each round")
     batch_size: Count = 1024
     learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         2e-3, description="falls linearly over the rounds"
     )
     cross_entropy: Annotated[float, Field(ge=0)] = Field(
-        0.01, description="weight of the cross entropy to the best action, beside the regret"
+        0.02,
+        description="weight, beside the regret, of the cross entropy to the best actions: what "
+        "hardly matters once, such as one of many short waits, is learned too",
+    )
+    temperature: Annotated[float, Field(gt=0)] = Field(
+        2e-5, description="regret [reward] at which an action is e times less good than the best"
     )
     value_weight: Annotated[float, Field(ge=0)] = 0.5
     explore: Share = Field(0.05, description="share of random actions")
@@ -193,11 +199,11 @@ def settings(
             f"unknown algorithm {algorithm!r}{hint}; choose from {', '.join(ALGORITHMS)}"
         )
     shipped = _shipped(algorithm)
-    fields = {**shipped.get("defaults", {}), **shipped.get("presets", {}).get(preset, {})}
+    fields = _over(shipped.get("defaults", {}), shipped.get("presets", {}).get(preset, {}))
     where = f"settings of {algorithm}"
     if overrides is not None:
         own = dict(overrides) if isinstance(overrides, Mapping) else read_config(overrides)
-        fields |= own
+        fields = _over(fields, own)
         if not isinstance(overrides, Mapping):
             where = f"{Path(overrides).name}, over the {where}"
     model = ALGORITHMS[algorithm]
@@ -205,6 +211,14 @@ def settings(
         return model.model_validate(fields)
     except ValidationError as error:
         raise invalid(where, error, sorted(model.model_fields)) from None
+
+
+def _over(fields: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """``fields`` with those of ``own``; of the imitation phase too, what is not said stays."""
+    merged = fields | own
+    if all(isinstance(part.get("imitation"), dict) for part in (fields, own)):
+        merged["imitation"] = fields["imitation"] | own["imitation"]
+    return merged
 
 
 def _shipped(algorithm: str) -> dict[str, Any]:

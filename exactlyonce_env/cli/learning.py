@@ -32,9 +32,6 @@ SEEDS = (0, 1, 2)
 WORLDS = 20_000
 
 ALGORITHM = "maskable-ppo"
-STEPS = 8192
-IMITATE_WORLDS = 6000
-"""The recipe: imitation of the optimum, then a few rollouts of PPO."""
 
 AGREEMENT_WORLDS = 2000
 """Worlds, at most, in which each decision is held against the optimum."""
@@ -73,6 +70,7 @@ def learning(
             for preset, plan in plans.items()
         }
         result = measure(runs, worlds, status.update)
+        result["speed"] = _speed(plans[presets[0]], status.update)
     if json_target is not None:
         write_json(result, json_target)
     _print(human_console(json_target), result)
@@ -121,6 +119,17 @@ def measure(
             result["persistence_error_log2"] = pooled["median_log2"]
             result["transfer"] = _transfer(policies, min(worlds, TRANSFER_WORLDS), say)
     return result
+
+
+def _speed(plan: Plan, say: Say) -> list[dict[str, Any]]:
+    """The learner's speed on a preset and on CartPole; empty without the extra `train`."""
+    from exactlyonce_env.cli.train import missing_extra
+
+    if missing_extra() is not None:
+        return []
+    from training.throughput import throughput
+
+    return throughput(plan, progress=say)
 
 
 def _references(plan: Plan, worlds: int, prefix: str, say: Say) -> References:
@@ -238,17 +247,19 @@ def _train(plan: Plan, seed: int, folder: Path, say: Say) -> dict[str, Any]:
 
     require_extra()
     from training.run import train
-    from training.settings import settings
+    from training.settings import PpoSettings, settings
 
     name = plan.preset.name
+    chosen = settings(ALGORITHM, name)
+    assert isinstance(chosen, PpoSettings)
     return train(
         plan,
         ALGORITHM,
-        settings(ALGORITHM, name),
-        steps=STEPS,
+        chosen,
+        steps=0,
         seed=seed,
         out=folder,
-        imitate_worlds=IMITATE_WORLDS,
+        imitate_worlds=chosen.imitation.worlds,
         labeller=teacher(plan),
         command=bare_command(),
         progress=lambda done, text: say(f"{name}, seed {seed}: {text}, {done:,} steps"),
@@ -256,7 +267,8 @@ def _train(plan: Plan, seed: int, folder: Path, say: Say) -> dict[str, Any]:
 
 
 def _print(console: Console, result: Mapping[str, Any]) -> None:
-    for table in (_rows(result), _slices(result), _agreement(result), _transfers(result)):
+    tables = (_rows, _slices, _agreement, _transfers, _speeds)
+    for table in (make(result) for make in tables):
         if table.row_count:
             console.print(table)
     error = result["persistence_error_log2"]
@@ -270,7 +282,7 @@ def _table(title: str, *headings: str) -> Table:
 
     table = Table(title=title, title_justify="left")
     for heading in headings:
-        names = heading in ("preset", "of", "slice", "law")
+        names = heading in ("preset", "of", "slice", "law", "learner", "environment")
         table.add_column(heading, justify="left" if names else "right")
     return table
 
@@ -352,6 +364,21 @@ def _transfers(result: Mapping[str, Any]) -> Table:
             f"{row['bayes_value']:.4f}",
             _gap(row),
             f"{row['difference']:+.4f}",
+        )
+    return table
+
+
+def _speeds(result: Mapping[str, Any]) -> Table:
+    table = _table(
+        "speed of the learner at the shipped settings, the same network and batch on CartPole",
+        *("learner", "environment", "steps/s", "env %"),
+    )
+    for row in result["speed"]:
+        table.add_row(
+            row["learner"],
+            row["environment"],
+            f"{row['steps_per_s']:,.0f}",
+            f"{100 * row['env_share']:.1f}",
         )
     return table
 

@@ -66,7 +66,11 @@ def train(
     ] = "maskable-ppo",
     steps: Annotated[
         int | None,
-        typer.Option("--steps", metavar="N", help="Steps of single worlds; default as configured."),
+        typer.Option(
+            "--steps",
+            metavar="N",
+            help="Steps of single worlds; default as configured, after imitation 0.",
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option("--seed", metavar="S", help="Of weights, exploration and worlds.")
@@ -103,7 +107,8 @@ def train(
     console = human_console(json_target)
     for warning in warnings:
         console.print(f"warning: {warning}", markup=False)
-    steps = chosen.steps if steps is None else steps
+    if steps is None:
+        steps = 0 if imitate else chosen.steps
     with _progress(steps) as progress:
         result = run_training(
             plan,
@@ -125,12 +130,17 @@ def train(
 
 def require_extra() -> None:
     """Refuse, in a line that says what to install, where the extra `train` is missing."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
+    missing = missing_extra()
+    if missing is not None:
         raise UserError(
-            f"training needs {missing[0]}, which is not installed: "
+            f"training needs {missing}, which is not installed: "
             "pip install 'exactlyonce-env[train]'"
         )
+
+
+def missing_extra() -> str | None:
+    """The first package of the extra `train` that is not installed."""
+    return next((name for name in NEEDED if find_spec(name) is None), None)
 
 
 def teacher(plan: Plan) -> Labeller:
@@ -180,11 +190,17 @@ def _print(console: Console, result: dict[str, Any], out: Path) -> None:
     held_out = result["held_out"]
     error = held_out["standard_error"]
     half = "" if error is None else f" ± {1.96 * error:.4f}"
+    learned = []
+    if result["imitated_worlds"]:
+        learned.append(f"imitation in {result['imitated_worlds']:,} worlds")
+    if result["steps"]:
+        learned.append(
+            f"{result['steps']:,} steps ({100 * result['env_share']:.1f} % of the time in the "
+            "environment)"
+        )
     console.print(
         f"{result['preset']}, {result['algorithm']}, seed {result['seed']}: "
-        f"{result['steps']:,} steps in {result['train_s']:.0f} s "
-        f"({result['steps_per_s']:,.0f} a second, {100 * result['env_share']:.1f} % of it in the "
-        "environment)",
+        f"{' and '.join(learned)} in {result['train_s']:.0f} s",
         markup=False,
     )
     console.print(

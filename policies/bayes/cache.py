@@ -48,7 +48,7 @@ def _own_sources() -> str:
 def key_of(game: Game, effort: Effort, n_steps: int, free: bool, last: bool) -> str:
     """Name of a solved contract: a hash of the contract, its hidden laws, the effort, the code."""
     digest = hashlib.sha256(_own_sources().encode())
-    digest.update(repr((tuple(effort), n_steps, free, last)).encode())
+    digest.update(repr((tuple(effort), game.step_price, n_steps, free, last)).encode())
     digest.update(game.shares.tobytes())
     for member in game.members:
         context = game.contexts[member].copy()

@@ -66,9 +66,6 @@ ANSWERED = int(OperatorStatus.ANSWERED)
 SILENT = int(OperatorStatus.SILENT)
 IN_OUTAGE = int(ReadError.OUTAGE)
 EPS_S = 1e-9
-WAIT_PRICE = 2e-4
-"""What each further discrete wait of a longer one is charged, so that few steps are preferred."""
-
 CLOSE = 0.05
 """Belief after a quiet report and after a quiet read count as the same within this share."""
 
@@ -228,6 +225,7 @@ def prepare(
     nodes = np.zeros(1, NODE)
     node = nodes[0]
     node.second = contract.costs.time_per_hour / 3600.0
+    node.step_price = game.step_price
     node.settled = settled
     node.n_items = contract.n_items
     node.expires = may_expire(game)
@@ -671,6 +669,25 @@ def _send_need(
 
 
 @compiled
+def _waits_needed(seconds: float) -> int:
+    """Number of discrete waits that about ``seconds`` take, the longest first."""
+    count = 0
+    for w in range(len(WAITS_S) - 1, -1, -1):
+        fits = int((seconds + EPS_S) // WAITS_S[w])
+        count += fits
+        seconds -= fits * WAITS_S[w]
+    return count
+
+
+@compiled
+def _price(node: Record, weight: float, wait_s: float) -> float:
+    """What a read after ``wait_s`` is charged as the calls that it takes."""
+    if node.step_price <= 0.0:
+        return 0.0
+    return node.step_price * weight * (1 + _waits_needed(wait_s))
+
+
+@compiled
 def _fill_later(
     contract: Record,
     node: Record,
@@ -739,6 +756,7 @@ def _fill_later(
                 i,
                 t,
             )
+            value -= _price(node, state.weight, wait_s)
             if value > best:
                 best = value
                 leads_to = t
@@ -965,17 +983,6 @@ def programme(
 
 
 @compiled
-def _waits_needed(seconds: float) -> int:
-    """Number of discrete waits that about ``seconds`` take, the longest first."""
-    count = 0
-    for w in range(len(WAITS_S) - 1, -1, -1):
-        fits = int((seconds + EPS_S) // WAITS_S[w])
-        count += fits
-        seconds -= fits * WAITS_S[w]
-    return count
-
-
-@compiled
 def _value_actions(
     contract: Record,
     node: Record,
@@ -1058,6 +1065,7 @@ def _value_actions(
         actions[Q_READ] = _read(
             contract, node, states, partial, fresh, now, later, one, o, level, steps[0], 0, 1
         )
+        actions[Q_READ] -= _price(node, weight, 0.0)
         if states[1].weight >= weight:
             actions[Q_READ] -= 1e-9 * total  # it cannot show anything, even where it costs nothing
     for t in range(1, node.n_states):
@@ -1095,14 +1103,15 @@ def _value_actions(
             reading = _read(
                 contract, node, states, partial, fresh, now, later, two, o, level, steps[1], 0, t
             )
-            value = max(value, reading)
+            value = max(value, reading - _price(node, weight, wait_s))
         if value > best_wait:
             best_wait, best_wait_s = value, wait_s
         leads_to = target[one, o, level, 0]
         if leads_to > t:  # or wait on from there
             rest_s = states[leads_to].after_s - states[t].after_s
-            on = later[one, o, level, 0] - WAIT_PRICE * total * _waits_needed(rest_s)
-            value = max(value, on)
+            whole_s = states[leads_to].after_s - contract.latency_s
+            more = _waits_needed(wait_s) + _waits_needed(rest_s) - _waits_needed(whole_s)
+            value = max(value, later[one, o, level, 0] - node.step_price * total * more)
         for w in range(len(WAITS_S)):
             if abs(wait_s - WAITS_S[w]) < 1e-5:
                 actions[Q_FIRST_WAIT + w] = value

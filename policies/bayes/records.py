@@ -114,6 +114,7 @@ SENT = _record(
 NODE = _record(
     [
         ("second", "f8"),  # cost of a second
+        ("step_price", "f8"),  # as in `Game`
         ("rejected", "f8"),  # P(a sending is refused explicitly, outages aside)
         ("outage", "f8"),  # P(it meets an outage)
         ("outage_s", "f8"),
@@ -139,6 +140,7 @@ class Game(NamedTuple):
     table: Array  # the arena of delay laws
     members: Array  # (L,) int64, contexts with this contract
     shares: Array  # (L,) float64, their probabilities given the contract
+    step_price: float = 0.0  # what reads and discrete waits cost beside their costs; for teaching
 
 
 class Room(NamedTuple):

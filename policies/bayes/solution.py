@@ -25,6 +25,9 @@ FEW_STEPS = 12
 
 EFFORT = Effort(n_reads=96, n_coarse=24, n_rows=8, n_children=14)
 COARSER = Effort(n_reads=48, n_coarse=14, n_rows=6, n_children=10, close=math.inf)
+STEP_PRICE = 2e-4
+"""What teaching charges a call."""
+
 REFINED = 64
 """Contracts, about, that are solved twice to see how much the grid matters."""
 
@@ -56,6 +59,7 @@ class Solution:
 
     plan: Plan
     effort: Effort = EFFORT
+    step_price: float = 0.0
     games: dict[int, Game] = field(default_factory=dict)
     _solved: dict[tuple[int, bool, bool], Solved] = field(default_factory=dict)
     _rooms: threading.local = field(default_factory=threading.local)
@@ -69,7 +73,11 @@ class Solution:
             total = chances[members].sum()
             shares = chances[members] / total if total > 0 else np.ones(len(members)) / len(members)
             self.games[int(shown_as[members[0]])] = Game(
-                self.plan.contexts, self.plan.table, members.astype(np.int64), shares
+                self.plan.contexts,
+                self.plan.table,
+                members.astype(np.int64),
+                shares,
+                self.step_price,
             )
 
     @property
@@ -133,9 +141,15 @@ def solution_of(plan: Plan) -> Solution:
 
 
 @lru_cache(maxsize=8)
-def teaching_solution(plan: Plan) -> Solution:
+def coarser_solution(plan: Plan) -> Solution:
     """A coarser and faster solution of a plan."""
     return Solution(plan, COARSER)
+
+
+@lru_cache(maxsize=8)
+def teaching_solution(plan: Plan) -> Solution:
+    """The same, sparing of calls: a learner has waits of five lengths, and a limit to its steps."""
+    return Solution(plan, COARSER, STEP_PRICE)
 
 
 def bayes_value(plan: Plan) -> BayesValue:
@@ -147,7 +161,7 @@ def bayes_value(plan: Plan) -> BayesValue:
     contexts = np.array([by_contract[int(c)] for c in shown_as])
     chances = np.diff(plan.context_cdf, prepend=0.0)
     sample = contracts[:: max(len(contracts) // REFINED, 1)]
-    coarse = teaching_solution(plan)
+    coarse = coarser_solution(plan)
     change = float(np.mean([abs(by_contract[c] - coarse.value(c)) for c in sample]))
     beyond = np.array([beyond_two(plan.contexts[k]) for k in range(len(contexts))])
     return BayesValue(float(contexts @ chances), contexts, change + float(beyond @ chances))

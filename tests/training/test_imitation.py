@@ -129,6 +129,41 @@ def test_a_run_that_starts_so_resumes_to_the_same_bytes(plan, tmp_path):
     assert first == second
 
 
+def test_imitation_alone_is_a_run(plan, tmp_path):
+    found = train(
+        plan,
+        "maskable-ppo",
+        settings("maskable-ppo", "late-tail", {**SMALL, "imitation": {"rounds": 2}}),
+        steps=0,
+        seed=0,
+        out=tmp_path / "run",
+        imitate_worlds=64,
+        labeller=toy,
+        worlds=50,
+    )
+    assert (found["steps"], found["imitated_worlds"]) == (0, 64)
+    assert (tmp_path / "run" / "checkpoint.npz").is_file()
+    with pytest.raises(UserError, match="steps must lie in"):
+        train(plan, "ppo", settings("ppo", "late-tail"), steps=0, seed=0, out=tmp_path / "none")
+
+
+def test_a_cheap_loop_is_unlearned(plan):
+    """Each of the short waits of a loop costs almost nothing, all of them use up the calls."""
+
+    def waits(batch):
+        values = np.full((len(batch), N_ACTIONS), 0.5)
+        values[:, FINISH] = 0.5002
+        return values
+
+    model = model_of(plan)
+    with torch.no_grad():
+        model.policy.action_net.bias[ACTION_NAMES.index("wait:15")] = 4.0
+    chosen = ImitationSettings(rounds=6, epochs=10, batch_size=64, learning_rate=1e-2)
+    rounds = imitate(model, plan, waits, worlds=300, seed=0, chosen=chosen, stop=Stop())
+    assert rounds[0]["regret"] > 1e-4
+    assert rounds[-1]["regret"] < 1e-5
+
+
 def test_what_cannot_start_so(plan, tmp_path):
     arguments = {"steps": 10, "seed": 0, "out": tmp_path / "x", "imitate_worlds": 5}
     with pytest.raises(UserError, match="needs a labeller"):
