@@ -59,7 +59,13 @@ def sources_hash() -> str:
     package = Path(__file__).parent
     digest = hashlib.sha256()
     policies = package.parent / "policies"
-    for folder in (package, package / "envs", policies, policies / "bayes"):
+    for folder in (
+        package,
+        package / "envs",
+        package / "sandbox",
+        policies,
+        policies / "bayes",
+    ):
         for file in sorted(folder.glob("*.py")):
             text = file.read_bytes()
             if b"exactlyonce_env.compiled" in text or file.stem in ("records", "vocabulary"):

@@ -16,7 +16,14 @@ import numpy as np
 from exactlyonce_env import rules
 from exactlyonce_env.compiled import Array, Record, compiled
 from exactlyonce_env.drawing import draw_context, draw_fate, draw_operator
-from exactlyonce_env.permission import NO_KEY, OTHER, PINNED, candidate_key, next_payload, permitted
+from exactlyonce_env.permission import (
+    NO_KEY,
+    OTHER,
+    PINNED,
+    candidate_key,
+    next_payload,
+    permitted_items,
+)
 from exactlyonce_env.records import N_TERMS
 from exactlyonce_env.settlement import settle, settlement_terms
 from exactlyonce_env.vocabulary import (
@@ -225,7 +232,7 @@ def act_fated(
         terms[k] = 0.0
     before_s = seen.clock_s
     if action == READ:
-        _read(contexts, seen, truth)
+        read(contexts, seen, truth)
         terms[T_READ] = -costs.read
     elif action == WAIT:
         seen.n_waits += 1
@@ -233,11 +240,14 @@ def act_fated(
     elif action == RETRY or action == KEYED_RETRY:
         if not sends(contract, seen, action):
             seen.n_client_errors += 1
-        elif _dispatch(
+        elif dispatch(
             contexts,
             seen,
             truth,
-            action == KEYED_RETRY,
+            candidate_key(contract) if action == KEYED_RETRY else NO_KEY,
+            next_payload(
+                seen, contract, candidate_key(contract) if action == KEYED_RETRY else NO_KEY
+            ),
             mode,
             delay_s,
             copy_delay_s,
@@ -246,7 +256,7 @@ def act_fated(
         ):
             terms[T_REISSUE] = -costs.reissue
     elif action == ESCALATE:
-        _escalate(contexts, seen, truth)
+        escalate(contexts, seen, truth)
         terms[T_ESCALATION] = -costs.escalation
     elif action == FINISH:
         seen.ending = CLAIMED
@@ -266,26 +276,26 @@ def act_fated(
 
 
 @compiled
-def _dispatch(
+def dispatch(
     contexts: Array,
     seen: Record,
     truth: Record,
-    keyed: bool,
+    key: int,
+    payload: int,
     mode: int,
     delay_s: float,
     copy_delay_s: float,
     n_commit: Any,
     queued: bool,
 ) -> bool:
-    """Send the next attempt of RETRY or KEYED_RETRY; returns whether it was a re-issue."""
+    """Send the next attempt and count it; returns whether it was a re-issue."""
     contract = contexts[truth.context].contract
-    key = candidate_key(contract) if keyed else NO_KEY
     first = seen.n_attempts == 0
     if not first:
         seen.n_reissues += 1
-        if not permitted(seen, contract, key):
+        if not permitted_items(seen, contract, key, payload):
             truth.false_permissions += 1
-    send(contexts, seen, truth, key, mode, delay_s, copy_delay_s, n_commit, queued)
+    send_items(contexts, seen, truth, key, payload, mode, delay_s, copy_delay_s, n_commit, queued)
     acknowledged = seen.attempts[seen.n_attempts - 1].response == rules.R_SUCCESS
     if contract.dispatch_claims and acknowledged and not first:
         seen.ending = CLAIMED
@@ -304,13 +314,30 @@ def send(
     n_commit: Any,
     queued: bool,
 ) -> None:
-    """Send the next attempt at the clock and wait for its response or the client's time-out."""
+    """Send what a retry with ``key`` repeats."""
+    payload = next_payload(seen, contexts[truth.context].contract, key)
+    send_items(contexts, seen, truth, key, payload, mode, delay_s, copy_delay_s, n_commit, queued)
+
+
+@compiled
+def send_items(
+    contexts: Array,
+    seen: Record,
+    truth: Record,
+    key: int,
+    payload: int,
+    mode: int,
+    delay_s: float,
+    copy_delay_s: float,
+    n_commit: Any,
+    queued: bool,
+) -> None:
+    """Send ``payload`` at the clock and wait for the response or the client's time-out."""
     context = contexts[truth.context]
     contract = context.contract
     law = context.law
     j = seen.n_attempts + 0  # widened to int64: what it is passed to is compiled for one width
     sent_s = seen.clock_s
-    payload = next_payload(seen, contract, key)
     if key == PINNED:
         seen.pinned_payload = payload
     elif key == OTHER:
@@ -369,7 +396,7 @@ def send(
 
 
 @compiled
-def _read(contexts: Array, seen: Record, truth: Record) -> None:
+def read(contexts: Array, seen: Record, truth: Record) -> None:
     """Ask the service what it has: the answer shows the moment at which the read was issued."""
     context = contexts[truth.context]
     contract = context.contract
@@ -401,7 +428,7 @@ def _read(contexts: Array, seen: Record, truth: Record) -> None:
 
 
 @compiled
-def _escalate(contexts: Array, seen: Record, truth: Record) -> None:
+def escalate(contexts: Array, seen: Record, truth: Record) -> None:
     """Ask the operator and wait for the report of the ledger as it then stands."""
     context = contexts[truth.context]
     contract = context.contract

@@ -61,6 +61,12 @@ def known_absent(seen: Record, payload: int) -> bool:
 @compiled
 def permitted(seen: Record, contract: Record, key: int) -> bool:
     """Whether sending the next attempt with ``key`` is permitted from the visible history alone."""
+    return permitted_items(seen, contract, key, next_payload(seen, contract, key))
+
+
+@compiled
+def permitted_items(seen: Record, contract: Record, key: int, payload: int) -> bool:
+    """`permitted` for a client that chooses the items it sends again."""
     if contract.idempotent:  # rule 2
         return True
-    return protected(seen, contract, key) or known_absent(seen, next_payload(seen, contract, key))
+    return protected(seen, contract, key) or known_absent(seen, payload)

@@ -1,0 +1,1 @@
+"""Many operations, real tool calls: the world that agents act in."""

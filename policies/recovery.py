@@ -1,0 +1,187 @@
+"""The recovery driver: it does a sandbox task's happy path, and a policy handles what goes wrong.
+
+A policy sees the kernel view of the one operation whose outcome is open, exactly as in the
+single-operation world, and what it decides is carried out by tool calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from exactlyonce_env.permission import next_payload
+from exactlyonce_env.sandbox.session import Reply, Session
+from exactlyonce_env.sandbox.tools import PATHS, path_of
+from exactlyonce_env.vocabulary import Action
+from policies.base import PlannedPolicy, Policy, PrivilegedPolicy, TruthBatch, ViewBatch
+
+if TYPE_CHECKING:
+    from exactlyonce_env.sandbox.operations import Operation
+    from exactlyonce_env.sandbox.tasks import Step
+
+__all__ = ["FIRST_SENDS", "Decider", "Recovery", "decider_for", "run_task"]
+
+FIRST_SENDS = ("keyed", "plain")
+"""Whether the first send of a write carries a key where one is taken."""
+
+BATCH = "database/batch_insert"
+MAX_WAIT_S = 86400.0
+
+Decider = Policy | PrivilegedPolicy
+
+
+class Caller(Protocol):
+    """What tools are called through: a session, or a wrapper around one."""
+
+    def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> Reply:
+        """Call a tool."""
+
+
+def decider_for(policy: Decider | PlannedPolicy, session: Session) -> Decider:
+    """The policy for the session's worlds."""
+    return policy.for_plan(session.plan) if isinstance(policy, PlannedPolicy) else policy
+
+
+class Recovery:
+    """Handles one write whose outcome is open.
+
+    Parameters
+    ----------
+    session
+        The episode; of its operations only the view is handed to the policy, and the truth to a
+        privileged one.
+    caller
+        What tools are called through; the session itself where there is no wrapper.
+    policy
+        Who decides.
+    """
+
+    def __init__(self, session: Session, caller: Caller, policy: Decider) -> None:
+        self.session, self.caller, self.policy = session, caller, policy
+
+    def decide(self, operation: Operation) -> tuple[Action, float]:
+        """What the policy does about the operation now: an action, and seconds to wait."""
+        operation.settle_clock(self.session.now_s)
+        batch = ViewBatch(operation.seen.copy(), self.session.plan.contracts)
+        if isinstance(self.policy, PrivilegedPolicy):
+            truth = operation.truth.copy()
+            truth["context"] = operation.context
+            found = self.policy.act(batch, TruthBatch(truth, self.session.plan.contexts))
+        else:
+            found = self.policy.act(batch)
+        return Action(int(found.kinds[0])), float(found.seconds[0])
+
+    def resolve(self, operation: Operation, arguments: Mapping[str, Any]) -> bool:
+        """Go on until the write is acknowledged or the policy ends it; whether it is sure.
+
+        ``arguments`` are those of the first send.
+        """
+        while not self.session.ended:
+            action, seconds = self.decide(operation)
+            if action == Action.FINISH:
+                return True
+            if action == Action.FINISH_UNCERTAIN:
+                return False
+            if self.perform(operation, arguments, action, seconds):
+                return True
+        return False
+
+    def perform(
+        self, operation: Operation, arguments: Mapping[str, Any], action: Action, seconds: float
+    ) -> bool:
+        """Carry an action out by tool calls; whether it sent the write and was acknowledged."""
+        path = PATHS[operation.intent[0]]
+        if action == Action.READ:
+            takes = dict(path.read_arguments)
+            if not path.reader:
+                takes = {"platform": "platform"}
+            self.caller.call(
+                path.reader or "social_list_posts",
+                {name: arguments[source] for name, source in takes.items()},
+            )
+        elif action == Action.WAIT:
+            while seconds > 0.0 and not self.session.ended:
+                self.caller.call("wait", {"seconds": min(seconds, MAX_WAIT_S)})
+                seconds -= MAX_WAIT_S
+        elif action == Action.ESCALATE:
+            self.caller.call(
+                "escalate_to_human", {"question": f"What became of {path.tool} {arguments}?"}
+            )
+        else:
+            reply = self.caller.call(path.tool, self.again(operation, arguments, action))
+            return not reply.error
+        return False
+
+    def again(
+        self, operation: Operation, arguments: Mapping[str, Any], action: Action
+    ) -> dict[str, Any]:
+        """Arguments of a re-issue: with the operation's key or without, and what is missing."""
+        again = {k: v for k, v in arguments.items() if k != "idempotency_key"}
+        if action == Action.KEYED_RETRY:
+            again["idempotency_key"] = arguments.get(
+                "idempotency_key", operation.first_key or key_of(operation.intent)
+            )
+        if operation.intent[0] == BATCH:
+            key = operation.key_number(again.get("idempotency_key"))
+            items = int(next_payload(operation.seen[0], operation.contract, key))
+            again["rows"] = [row for k, row in enumerate(arguments["rows"]) if items >> k & 1]
+        return again
+
+
+def key_of(intent: tuple[Any, ...]) -> str:
+    """The key that a client mints for an intent."""
+    return ":".join(str(part) for part in intent)
+
+
+def run_task(
+    session: Session,
+    policy: Decider | PlannedPolicy,
+    *,
+    caller: Caller | None = None,
+    first_send: str = "keyed",
+) -> None:
+    """Do the session's task to its end under a policy.
+
+    Parameters
+    ----------
+    session
+        A new episode.
+    policy
+        Who handles what goes wrong.
+    caller
+        What tools are called through; None: the session.
+    first_send
+        ``keyed`` attaches a key to the first send where the contract takes one.
+    """
+    through = caller or session
+    recovery = Recovery(session, through, decider_for(policy, session))
+    uncertain = [
+        step.name
+        for step in session.task.steps
+        if not session.ended and not _do(recovery, step, first_send)
+    ]
+    if not session.ended:
+        sure = not uncertain
+        through.call(
+            "finish",
+            {
+                "status": "completed" if sure else "uncertain",
+                "summary": "done" if sure else f"not certain: {', '.join(uncertain)}",
+                "uncertain_operations": uncertain,
+            },
+        )
+
+
+def _do(recovery: Recovery, step: Step, first_send: str) -> bool:
+    """One step of the happy path; whether its outcome is certain."""
+    session = recovery.session
+    arguments = dict(step.arguments)
+    path = path_of(step.tool, arguments)
+    if first_send == "keyed" and session.contracts[path.name].get("accepts_key"):
+        intent = (path.name, *(arguments[field] for field in path.intent))
+        arguments["idempotency_key"] = key_of(intent)
+    reply = recovery.caller.call(step.tool, arguments)
+    if not reply.error:
+        return True
+    operation = session.operation(step.tool, arguments)
+    return operation is not None and recovery.resolve(operation, arguments)
