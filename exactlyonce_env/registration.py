@@ -21,7 +21,10 @@ ENV_IDS: dict[str, str] = {
     "ExactlyOnce/Empirical-v0": "empirical",
     "ExactlyOnce/Recovery-v0": "contextual",
 }
-"""Preset behind each id."""
+"""Preset behind each id of the single-operation world."""
+
+WORKFLOW_ID = "ExactlyOnce/Workflow-v0"
+"""Several operations an episode: the sandbox's tasks."""
 
 
 def register_all() -> None:
@@ -50,3 +53,9 @@ def register_all() -> None:
                 disable_env_checker=True,
                 kwargs={"preset": preset},
             )
+    if WORKFLOW_ID not in registry:
+        register(
+            WORKFLOW_ID,
+            entry_point="exactlyonce_env.envs.workflow:WorkflowEnv",
+            disable_env_checker=True,
+        )

@@ -7,11 +7,18 @@ single-operation world, and what it decides is carried out by tool calls.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from exactlyonce_env.permission import next_payload
-from exactlyonce_env.sandbox.session import Reply, Session
-from exactlyonce_env.sandbox.tools import PATHS, path_of
+from exactlyonce_env.sandbox.carrying_out import (
+    BATCH,
+    FIRST_SENDS,
+    Caller,
+    again,
+    first_arguments,
+    key_of,
+    perform,
+)
+from exactlyonce_env.sandbox.session import Session
 from exactlyonce_env.vocabulary import Action
 from policies.base import PlannedPolicy, Policy, PrivilegedPolicy, TruthBatch, ViewBatch
 
@@ -19,22 +26,18 @@ if TYPE_CHECKING:
     from exactlyonce_env.sandbox.operations import Operation
     from exactlyonce_env.sandbox.tasks import Step
 
-__all__ = ["FIRST_SENDS", "Decider", "Recovery", "decider_for", "run_task"]
-
-FIRST_SENDS = ("keyed", "plain")
-"""Whether the first send of a write carries a key where one is taken."""
-
-BATCH = "database/batch_insert"
-MAX_WAIT_S = 86400.0
+__all__ = [
+    "BATCH",
+    "FIRST_SENDS",
+    "Caller",
+    "Decider",
+    "Recovery",
+    "decider_for",
+    "key_of",
+    "run_task",
+]
 
 Decider = Policy | PrivilegedPolicy
-
-
-class Caller(Protocol):
-    """What tools are called through: a session, or a wrapper around one."""
-
-    def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> Reply:
-        """Call a tool."""
 
 
 def decider_for(policy: Decider | PlannedPolicy, session: Session) -> Decider:
@@ -90,47 +93,13 @@ class Recovery:
         self, operation: Operation, arguments: Mapping[str, Any], action: Action, seconds: float
     ) -> bool:
         """Carry an action out by tool calls; whether it sent the write and was acknowledged."""
-        path = PATHS[operation.intent[0]]
-        if action == Action.READ:
-            takes = dict(path.read_arguments)
-            if not path.reader:
-                takes = {"platform": "platform"}
-            self.caller.call(
-                path.reader or "social_list_posts",
-                {name: arguments[source] for name, source in takes.items()},
-            )
-        elif action == Action.WAIT:
-            while seconds > 0.0 and not self.session.ended:
-                self.caller.call("wait", {"seconds": min(seconds, MAX_WAIT_S)})
-                seconds -= MAX_WAIT_S
-        elif action == Action.ESCALATE:
-            self.caller.call(
-                "escalate_to_human", {"question": f"What became of {path.tool} {arguments}?"}
-            )
-        else:
-            reply = self.caller.call(path.tool, self.again(operation, arguments, action))
-            return not reply.error
-        return False
+        return perform(self.session, self.caller, operation, arguments, action, seconds)
 
     def again(
         self, operation: Operation, arguments: Mapping[str, Any], action: Action
     ) -> dict[str, Any]:
         """Arguments of a re-issue: with the operation's key or without, and what is missing."""
-        again = {k: v for k, v in arguments.items() if k != "idempotency_key"}
-        if action == Action.KEYED_RETRY:
-            again["idempotency_key"] = arguments.get(
-                "idempotency_key", operation.first_key or key_of(operation.intent)
-            )
-        if operation.intent[0] == BATCH:
-            key = operation.key_number(again.get("idempotency_key"))
-            items = int(next_payload(operation.seen[0], operation.contract, key))
-            again["rows"] = [row for k, row in enumerate(arguments["rows"]) if items >> k & 1]
-        return again
-
-
-def key_of(intent: tuple[Any, ...]) -> str:
-    """The key that a client mints for an intent."""
-    return ":".join(str(part) for part in intent)
+        return again(operation, arguments, action)
 
 
 def run_task(
@@ -175,11 +144,7 @@ def run_task(
 def _do(recovery: Recovery, step: Step, first_send: str) -> bool:
     """One step of the happy path; whether its outcome is certain."""
     session = recovery.session
-    arguments = dict(step.arguments)
-    path = path_of(step.tool, arguments)
-    if first_send == "keyed" and session.contracts[path.name].get("accepts_key"):
-        intent = (path.name, *(arguments[field] for field in path.intent))
-        arguments["idempotency_key"] = key_of(intent)
+    arguments = first_arguments(session, step, first_send)
     reply = recovery.caller.call(step.tool, arguments)
     if not reply.error:
         return True

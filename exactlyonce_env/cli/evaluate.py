@@ -62,6 +62,53 @@ Deltas = Annotated[
 ]
 
 
+SANDBOX = "sandbox"
+"""What takes the place of a preset where the tasks of the sandbox are run."""
+
+_SANDBOX_PANEL = "Options of evaluate sandbox"
+
+
+def _sandbox(flag: str, metavar: str, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=text, rich_help_panel=_SANDBOX_PANEL)
+
+
+SandboxFaults = Annotated[
+    str | None, _sandbox("--faults", "A,B,...", "Fault modes, ok for none; default all twelve.")
+]
+SandboxContracts = Annotated[
+    str | None,
+    _sandbox("--contract", "A,B", "native, keys-everywhere or both [native]."),
+]
+SandboxWrappers = Annotated[
+    str | None,
+    _sandbox("--wrapper", "A,B,...", "Wrappers around the tools, such as guard [none]."),
+]
+SandboxTasks = Annotated[str | None, _sandbox("--tasks", "A,B,...", "Tasks; default all twelve.")]
+SandboxInstances = Annotated[
+    str | None,
+    _sandbox("--instances", "LIST", "Instances, such as 0,1 or 0:60 [0]."),
+]
+SandboxFirstSend = Annotated[
+    str | None,
+    _sandbox("--first-send", "HOW", "keyed (where a key is taken) or plain [keyed]."),
+]
+SandboxOperator = Annotated[
+    str | None, _sandbox("--operator", "HOW", "answers or silent [answers].")
+]
+SandboxBy = Annotated[
+    str | None, _sandbox("--by", "WHAT", "A row per policy, or per focal write [policy].")
+]
+
+
+def _refuse_strays(given: Mapping[str, Any], where: str) -> None:
+    """Refuse options that say nothing here."""
+    from exactlyonce_env.errors import UserError
+
+    stray = next((name for name, value in given.items() if value is not None), None)
+    if stray is not None:
+        raise UserError(f"{stray} is an option of {where}")
+
+
 def evaluate(
     preset: PresetName,
     policies: Policies = None,
@@ -73,6 +120,14 @@ def evaluate(
     ] = False,
     config: ConfigFile = None,
     delays: Delays = None,
+    faults: SandboxFaults = None,
+    contract: SandboxContracts = None,
+    wrapper: SandboxWrappers = None,
+    tasks: SandboxTasks = None,
+    instances: SandboxInstances = None,
+    first_send: SandboxFirstSend = None,
+    operator: SandboxOperator = None,
+    by: SandboxBy = None,
     out: OutFolder = None,
     json_target: JsonTarget = None,
 ) -> None:
@@ -81,7 +136,30 @@ def evaluate(
     Prints a row for each policy: shares and means with 95 % intervals, regret to the clairvoyant
     bound, and, with a baseline, paired differences. With --out the episodes are kept as parquet
     beside a manifest; the same command resumes an interrupted run.
+
+    `evaluate sandbox` runs the tasks of the sandbox instead, each focal write with each fault,
+    under the recovery driver: it does the happy path and hands what goes wrong to the policy. Every
+    episode has a twin without the fault: nominal is the share of twins that were exactly once,
+    recovery that of the episodes whose twin was.
     """
+    asked = {
+        "--faults": faults,
+        "--contract": contract,
+        "--wrapper": wrapper,
+        "--tasks": tasks,
+        "--instances": instances,
+        "--first-send": first_send,
+        "--operator": operator,
+        "--by": by,
+    }
+    if preset == SANDBOX:
+        from exactlyonce_env.cli.sandbox_runs import evaluate_sandbox
+
+        strays = {"--config": config, "--delays": delays, "--baseline": baseline}
+        _refuse_strays(strays, "worlds of a preset")
+        evaluate_sandbox(policies, asked, out, json_target)
+        return
+    _refuse_strays(asked, f"`evaluate {SANDBOX}`")
     from evaluation.runner import evaluate as run_evaluation
     from evaluation.runner import resolve_policies
     from evaluation.summary import summarise

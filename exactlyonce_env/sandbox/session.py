@@ -6,6 +6,7 @@ kernel, through `exactlyonce_env.sandbox.operations`.
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
 from collections.abc import Mapping
@@ -250,13 +251,13 @@ class Session:
         if self.ended:
             return Reply("The task has ended; no further calls are taken.", True, 410, ended=True)
         began_s = self.now_s
-        given = dict(arguments) if isinstance(arguments, Mapping) else {}
+        given, name = _as_json(arguments), _as_text(name)
         intent, focal = None, False
         tool = TOOLS.get(name)
         if tool is None:
             reply = self._error(404, f"there is no tool {name!r}")
-        elif arguments is not None and not isinstance(arguments, Mapping):
-            reply = self._error(400, "arguments must be an object")
+        elif given is None:
+            reply = self._error(400, "arguments must be a JSON object")
         else:
             given = self._in_old_words(name, given)
             fault = checker(self.contract, name)(given)
@@ -276,7 +277,7 @@ class Session:
                 reply = self._finish(given)
         reply = self._counted(reply)
         self.calls.append(
-            Call(len(self.calls), name, given, began_s, self.now_s, reply, intent, focal)
+            Call(len(self.calls), name, given or {}, began_s, self.now_s, reply, intent, focal)
         )
         return reply
 
@@ -301,6 +302,17 @@ class Session:
         path = path_of(tool, arguments)
         intent = (path.name, *(arguments[field] for field in path.intent))
         return self.records.operations.get(intent)
+
+    def write_of(self, name: str, arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The intent and the arguments of a call that writes; None of any other or invalid call."""
+        tool, given = TOOLS.get(str(name)), _as_json(arguments)
+        if tool is None or tool.kind != "write" or given is None:
+            return None
+        given = self._in_old_words(name, given)
+        if checker(self.contract, name)(given) is not None:
+            return None
+        path = path_of(name, given)
+        return (path.name, *(given[field] for field in path.intent)), given
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -528,9 +540,14 @@ class Session:
     def _batch_answer(
         self, operation: Operation, effects: list[Any], items: int, sent_items: int
     ) -> dict[str, Any]:
+        latest = len(operation.arguments) - 1
+        key = operation.arguments[latest].get("idempotency_key")
         ids: dict[int, str] = {}
-        for effect in effects:
-            ids.setdefault(effect.item, self.records.id_of(operation, effect, "row"))
+        for effect in sorted(effects, key=lambda effect: effect.sending != latest):
+            own = effect.sending == latest
+            replayed = key == operation.arguments[effect.sending].get("idempotency_key")
+            if own or (key is not None and replayed):
+                ids.setdefault(effect.item, self.records.id_of(operation, effect, "row"))
         asked = [i for i in range(items.bit_length()) if items >> i & 1]
         answer: dict[str, Any] = {
             "ok": items == sent_items,
@@ -649,6 +666,27 @@ class Session:
         """Let every request under way arrive; the grader calls it once the episode is over."""
         for operation in self.records.operations.values():
             operation.settle()
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
+def _as_json(arguments: Any) -> dict[str, Any] | None:
+    """The arguments of a call in JSON types, a copy; None where they are no JSON object."""
+    if arguments is None:
+        return {}
+    try:
+        text = _ENCODER.encode(dict(arguments) if isinstance(arguments, Mapping) else None)
+        text.encode()
+        given = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return given if isinstance(given, dict) else None
+
+
+def _as_text(name: Any) -> str:
+    """A tool's name as text that can be written out."""
+    return str(name).encode(errors="replace").decode()
 
 
 def _parameters(arguments: Mapping[str, Any]) -> str:

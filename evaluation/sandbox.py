@@ -1,0 +1,248 @@
+"""Running the sandbox: tasks x faults x writes x policies, each beside its fault-free twin."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields
+from itertools import product
+from multiprocessing import get_context
+from typing import Any
+
+from evaluation.intervals import mean_interval, share_interval
+from exactlyonce_env.errors import UserError
+from exactlyonce_env.sandbox.behaviour import behaviour_of
+from exactlyonce_env.sandbox.contracts import CONTRACTS, FAULTS
+from exactlyonce_env.sandbox.grading import Grade, grade
+from exactlyonce_env.sandbox.session import Session
+from exactlyonce_env.sandbox.tasks import TASKS, make_task
+from policies.base import Bound
+from policies.recovery import FIRST_SENDS, run_task
+from policies.spec import parse_policy
+from policies.wrappers import wrap
+
+__all__ = ["BY", "Cell", "Episode", "plan_cells", "run_cells", "summarise"]
+
+BY = ("policy", "write")
+"""What a row stands for: all focal writes together, or each of them."""
+
+BATCH = "database/batch_insert"
+CHUNK = 24
+"""Cells that a process takes at a time."""
+
+FEW = 48
+"""With fewer cells than these one process is faster."""
+
+FLAGS = tuple(f.name for f in fields(Grade) if f.type == "bool")
+NUMBERS = tuple(f.name for f in fields(Grade) if f.type != "bool")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One episode to run."""
+
+    policy: str
+    wrapper: str
+    contract: str
+    fault: str
+    task: str
+    instance: int
+    write: str
+    first_send: str = "keyed"
+    operator: str = "answers"
+
+    @property
+    def twin(self) -> Cell:
+        """The same episode without the fault."""
+        return Cell(
+            self.policy,
+            self.wrapper,
+            self.contract,
+            "ok",
+            self.task,
+            self.instance,
+            make_task(self.task, self.instance).focal[0],
+            self.first_send,
+            self.operator,
+        )
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What came of a cell."""
+
+    cell: Cell
+    grade: Grade
+    behaviour: str
+
+
+def plan_cells(
+    *,
+    policies: Sequence[str],
+    wrappers: Sequence[str] = ("none",),
+    contracts: Sequence[str] = ("native",),
+    faults: Sequence[str] = FAULTS[1:],
+    tasks: Sequence[str] = tuple(TASKS),
+    instances: Sequence[int] = (0,),
+    first_send: str = "keyed",
+    operator: str = "answers",
+) -> list[Cell]:
+    """Every episode of a comparison, without the twins.
+
+    ``partial_batch`` is run on batches only; ``ok`` once a task and instance.
+
+    Raises
+    ------
+    UserError
+        For an unknown name, or a bound where a policy is wanted.
+    """
+    for what, given, choices in (
+        ("--contract", contracts, CONTRACTS),
+        ("--faults", faults, FAULTS),
+        ("--tasks", tasks, tuple(TASKS)),
+        ("--first-send", (first_send,), FIRST_SENDS),
+    ):
+        unknown = next((name for name in given if name not in choices), None)
+        if unknown is not None:
+            raise UserError(f"{what}: unknown {unknown!r}; choose from {', '.join(choices)}")
+    specs = []
+    for text in policies:
+        policy = parse_policy(text)
+        if isinstance(policy, Bound):
+            raise UserError(
+                f"{policy.spec} is a bound of single worlds; the sandbox needs a policy"
+            )
+        specs.append(policy.spec)
+    for spec in wrappers:
+        wrap(Session(next(iter(TASKS))), spec)
+    cells = []
+    for policy_spec, wrapper, contract, fault, task, instance in product(
+        specs, wrappers, contracts, faults, tasks, instances
+    ):
+        made = make_task(task, instance)
+        for focal in made.writes[:1] if fault == "ok" else made.writes:
+            if fault != "partial_batch" or focal.path == BATCH:
+                cells.append(
+                    Cell(
+                        policy_spec,
+                        wrapper,
+                        contract,
+                        fault,
+                        task,
+                        instance,
+                        focal.name,
+                        first_send,
+                        operator,
+                    )
+                )
+    return cells
+
+
+def run_cell(cell: Cell) -> Episode:
+    """Run one episode."""
+    session = Session(
+        cell.task,
+        instance=cell.instance,
+        write=cell.write,
+        fault=cell.fault,
+        contract=cell.contract,
+        operator=cell.operator,
+    )
+    policy = parse_policy(cell.policy)
+    assert not isinstance(policy, Bound)  # `plan_cells` refuses it
+    run_task(session, policy, caller=wrap(session, cell.wrapper), first_send=cell.first_send)
+    return Episode(cell, grade(session), behaviour_of(session))
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    *,
+    processes: int | None = None,
+) -> Iterator[list[Episode]]:
+    """Run episodes, and hand them out in the order given as they are done, some at a time.
+
+    What comes out does not depend on the number of processes.
+    """
+    wanted = os.cpu_count() or 1 if processes is None else processes
+    chunks = [cells[k : k + CHUNK] for k in range(0, len(cells), CHUNK)]
+    if wanted < 2 or len(cells) < FEW:
+        yield from map(_run_chunk, chunks)
+        return
+    with ProcessPoolExecutor(wanted, mp_context=get_context("spawn")) as pool:
+        try:
+            yield from pool.map(_run_chunk, chunks)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _run_chunk(cells: Sequence[Cell]) -> list[Episode]:
+    return [run_cell(cell) for cell in cells]
+
+
+def summarise(
+    episodes: Sequence[Episode], twins: Mapping[Cell, Episode], by: str = "policy"
+) -> list[dict[str, Any]]:
+    """One row for each policy, wrapper, contract and fault, or for each focal write of them.
+
+    Parameters
+    ----------
+    episodes
+        What was run.
+    twins
+        The fault-free twin of each of them, by `Cell.twin`.
+    by
+        One of `BY`.
+
+    Returns
+    -------
+    Rows with ``episodes``, ``triggered``, the mean of every measure over the triggered episodes,
+    ``ci`` (95 % intervals), ``exactly_once_count``, ``duplicate_count`` (episodes with at least
+    one), ``behaviour``, ``nominal`` (share of the twins that were exactly once) and
+    ``recovery`` (share of exactly once where the twin was). Means are None where nothing was
+    triggered; episodes that were not are counted and in no mean.
+    """
+    groups: dict[tuple[Any, ...], list[Episode]] = {}
+    for episode in episodes:
+        cell = episode.cell
+        key: tuple[Any, ...] = (cell.policy, cell.wrapper, cell.contract, cell.fault)
+        if by == "write":
+            key += (cell.task, cell.instance, cell.write)
+        groups.setdefault(key, []).append(episode)
+    names = ("policy", "wrapper", "contract", "fault", "task", "instance", "write")
+    return [
+        dict(zip(names, key, strict=False)) | _row(members, twins)
+        for key, members in groups.items()
+    ]
+
+
+def _row(members: Sequence[Episode], twins: Mapping[Cell, Episode]) -> dict[str, Any]:
+    met = [e for e in members if e.grade.triggered or e.cell.fault == "ok"]
+    row: dict[str, Any] = {
+        "privileged": parse_policy(members[0].cell.policy).privileged
+        or members[0].cell.wrapper.endswith("-oracle"),
+        "episodes": len(members),
+        "triggered": len(met),
+        "exactly_once_count": sum(e.grade.exactly_once for e in met),
+        "duplicate_count": sum(e.grade.duplicates > 0 for e in met),
+        "behaviour": dict(sorted(Counter(e.behaviour for e in members).items())),
+    }
+    intervals: dict[str, list[float | None]] = {}
+    for name in FLAGS:
+        values = [bool(getattr(e.grade, name)) for e in met]
+        found = share_interval(values) if values else None
+        row[name] = None if found is None else found.value
+        intervals[name] = [None, None] if found is None else [found.low, found.high]
+    for name in NUMBERS:
+        amounts = [float(getattr(e.grade, name)) for e in met]
+        estimate = mean_interval(amounts) if amounts else None
+        row[name] = None if estimate is None else estimate.value
+        intervals[name] = [None, None] if estimate is None else [estimate.low, estimate.high]
+    row["triggered"] = len(met)
+    able = [e for e in met if twins[e.cell.twin].grade.exactly_once]
+    row["nominal"] = len(able) / len(met) if met else None
+    row["recovery"] = sum(e.grade.exactly_once for e in able) / len(able) if able else None
+    row["ci"] = intervals
+    return row

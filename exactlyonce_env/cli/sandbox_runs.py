@@ -1,0 +1,204 @@
+"""`exactlyonce evaluate sandbox`: the tasks under policies, wrappers, contracts and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from exactlyonce_env.cli.options import split_list
+from exactlyonce_env.cli.output import (
+    JsonTarget,
+    human_console,
+    progress_console,
+    typed_command,
+    write_json,
+)
+from exactlyonce_env.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from evaluation.sandbox import Cell, Episode
+
+MAX_INSTANCES = 100_000
+
+
+def evaluate_sandbox(
+    policies: str | None,
+    asked: Mapping[str, str | None],
+    out: Path | None,
+    json_target: JsonTarget,
+) -> None:
+    """Run what is asked for and print one row for each policy, wrapper, contract and fault.
+
+    Raises
+    ------
+    UserError
+        For an unknown name, or a list that cannot be read.
+    """
+    from evaluation.sandbox import BY, plan_cells, summarise
+    from exactlyonce_env.sandbox.contracts import FAULTS
+    from exactlyonce_env.sandbox.session import OPERATORS
+    from exactlyonce_env.sandbox.tasks import TASKS
+
+    def listed(option: str, default: Sequence[str]) -> Sequence[str]:
+        text = asked[option]
+        return default if text is None else split_list(text, option)
+
+    by = asked["--by"] or "policy"
+    operator = asked["--operator"] or "answers"
+    for option, value, choices in (("--by", by, BY), ("--operator", operator, OPERATORS)):
+        if value not in choices:
+            raise UserError(f"{option}: unknown {value!r}; choose from {', '.join(choices)}")
+    cells = plan_cells(
+        policies=DEFAULT if policies is None else split_list(policies, "--policies"),
+        wrappers=listed("--wrapper", ("none",)),
+        contracts=listed("--contract", ("native",)),
+        faults=listed("--faults", FAULTS[1:]),
+        tasks=listed("--tasks", tuple(TASKS)),
+        instances=_instances(asked["--instances"] or "0"),
+        first_send=asked["--first-send"] or "keyed",
+        operator=operator,
+    )
+    wanted = list(dict.fromkeys([*(cell.twin for cell in cells), *cells]))
+    found = _run(wanted, out)
+    rows = summarise([found[cell] for cell in cells], found, by)
+    result = {
+        "preset": "sandbox",
+        "first_send": asked["--first-send"] or "keyed",
+        "operator": operator,
+        "by": by,
+        "rows": rows,
+    }
+    console = human_console(json_target)
+    _print(console, rows, by)
+    if out is not None:
+        _keep(out, result, wanted, found)
+        console.print(f"episodes, manifest and summary are in {out}")
+    if json_target is not None:
+        write_json(result, json_target)
+
+
+DEFAULT = (
+    "blind-retry",
+    "sdk-retry",
+    "verify-retry",
+    "wait:300",
+    "guard",
+    "same-key",
+    "state-oracle",
+    "outcome-oracle",
+)
+"""Policies that are run where none is named."""
+
+
+def _instances(text: str) -> list[int]:
+    """Whole numbers, and ranges ``first:end`` without their end."""
+    found: list[int] = []
+    for entry in split_list(text, "--instances"):
+        first, colon, end = entry.partition(":")
+        parts = (first, end) if colon else (first, first)
+        if not all(part.isascii() and part.isdigit() for part in parts):
+            raise UserError(f"--instances {entry!r} is no whole number and no range such as 0:60")
+        numbers = range(int(parts[0]), int(parts[1]) if colon else int(parts[0]) + 1)
+        if not numbers:
+            raise UserError(f"--instances {entry!r} is an empty range")
+        if len(found) + len(numbers) > MAX_INSTANCES:
+            raise UserError(f"--instances names more than {MAX_INSTANCES:,} instances")
+        found += numbers
+    return list(dict.fromkeys(found))
+
+
+def _run(wanted: Sequence[Cell], out: Path | None) -> dict[Cell, Episode]:
+    """The episodes by cell; those that the folder holds already are taken as they are."""
+    from evaluation.sandbox import run_cells
+    from evaluation.sandbox_store import append_episodes, load_episodes
+
+    found: dict[Cell, Episode] = {}
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        found = load_episodes(out)
+    missing = [cell for cell in wanted if cell not in found]
+    with progress_console().status(f"{len(missing):,} episodes") as status:
+        for episodes in run_cells(missing):
+            if out is not None:
+                append_episodes(out, episodes)
+            found |= {episode.cell: episode for episode in episodes}
+            status.update(f"{len(found):,} of {len(wanted):,} episodes")
+    return found
+
+
+def _keep(
+    out: Path,
+    result: Mapping[str, Any],
+    wanted: Sequence[Cell],
+    found: Mapping[Cell, Episode],
+) -> None:
+    """Write the table of episodes, the summary and the manifest."""
+    from evaluation.manifest import ended, new_manifest, write_manifest
+    from evaluation.sandbox_store import write_table
+
+    write_table(out, (found[cell] for cell in wanted))
+    settings = {
+        name: sorted({getattr(cell, name) for cell in wanted})
+        for name in ("contract", "fault", "first_send", "instance", "operator", "task", "wrapper")
+    }
+    manifest = new_manifest(
+        preset="sandbox",
+        config=settings,
+        seed=0,
+        worlds=[(k, k + 1) for k in settings["instance"]],
+        policies=list(dict.fromkeys(cell.policy for cell in wanted)),
+        command=typed_command(),
+    )
+    write_manifest(ended(manifest, "complete"), out / "manifest.json")
+    write_json(dict(result), str(out / "summary.json"))
+
+
+def _print(console: Console, rows: Sequence[Mapping[str, Any]], by: str) -> None:
+    from rich.table import Table
+
+    table = Table(
+        title="the sandbox, under the recovery driver",
+        caption="shares of triggered episodes with 95 % intervals; * sees hidden state",
+        title_justify="left",
+        caption_justify="left",
+    )
+    names = ["policy", "wrapper", "contract", "fault"]
+    names += ["task", "instance", "write"] if by == "write" else []
+    names = [n for n in names if n == "policy" or len({row[n] for row in rows}) > 1]
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for heading in ("n", "exactly once %", "duplicated", "unresolved %", "overclaimed %"):
+        table.add_column(heading, justify="right")
+    for heading in ("calls", "mean time", "nominal %", "recovery %"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        cells = [str(row[name]) for name in names]
+        cells[0] += "*" if row["privileged"] else ""
+        table.add_row(
+            *cells,
+            f"{row['triggered']}"
+            + ("" if row["triggered"] == row["episodes"] else f" of {row['episodes']}"),
+            _share(row, "exactly_once"),
+            str(row["duplicate_count"]),
+            _share(row, "unresolved"),
+            _share(row, "overclaim"),
+            _number(row["steps"], "{:.1f}"),
+            _number(row["elapsed_s"], "{:,.0f} s"),
+            _number(row["nominal"], "{:.1%}").rstrip("%"),
+            _number(row["recovery"], "{:.1%}").rstrip("%"),
+        )
+    console.print(table)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _share(row: Mapping[str, Any], name: str) -> str:
+    if row[name] is None:
+        return ""
+    low, high = row["ci"][name]
+    return f"{100 * row[name]:.1f} [dim]{100 * low:.0f}..{100 * high:.0f}[/dim]"
