@@ -1,7 +1,8 @@
 """The contexts of `contextual`: contracts, delay laws, bounds and costs of low discrepancy.
 
 Context k is point k of an unscrambled Sobol sequence, so that the catalogue is the same on every
-machine: points 0 to 4,095 train, the next 1,024 test.
+machine: points 0 to 4,095 train, the next 1,024 test, and those up to 16,383 are there for who
+wants more of them to train on.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 N_TRAIN = 4096
 N_TEST = 1024
+N_ALL = 16384
 
 AXES: tuple[str, ...] = (
     "readback",
@@ -86,12 +88,18 @@ def contextual_situations(preset: Preset) -> list[Situation]:
 def _catalogue(canonical: str) -> tuple[Situation, ...]:
     fields = json.loads(canonical)
     name = fields["name"]
-    first, count = (0, N_TRAIN) if fields.get("split") != "test" else (N_TRAIN, N_TEST)
-    points = _sobol(N_TRAIN + N_TEST)[first : first + count]
+    points = _sobol(N_TRAIN + N_TEST)
+    numbers = {
+        "train": np.arange(N_TRAIN),
+        "test": np.arange(N_TRAIN, N_TRAIN + N_TEST),
+        "more": np.delete(np.arange(N_ALL), np.s_[N_TRAIN : N_TRAIN + N_TEST]),
+    }[fields.get("split", "train")]
+    if len(numbers) > N_TRAIN:
+        points = np.concatenate([points, _sobol(N_ALL)[len(points) :]])
     try:
         return tuple(
-            _situation(f"{name}/{first + k}", dict(zip(AXES, point.tolist(), strict=True)), fields)
-            for k, point in enumerate(points)
+            _situation(f"{name}/{k}", dict(zip(AXES, points[k].tolist(), strict=True)), fields)
+            for k in numbers.tolist()
         )
     except ValidationError as error:
         raise invalid(f"preset {name}: in a context of the catalogue", error) from None

@@ -279,14 +279,18 @@ class Preset(Situation):
     catalogue: Literal["contextual"] | None = Field(
         None, description="contexts that are generated instead of listed"
     )
-    split: Literal["train", "test"] = Field("train", description="which part of the catalogue")
+    split: Literal["train", "test", "more"] = Field(
+        "train", description="which part of the catalogue; more: train and 11,264 further contexts"
+    )
 
     def check(self) -> None:
         """See `Situation.check`; a base that has variants need not be possible by itself."""
         if self.catalogue is not None and (self.variants or self.lags_s is not None):
             raise ValueError("catalogue brings its own contexts; it excludes variants and lags_s")
-        if self.catalogue is None and self.split == "test":
-            raise ValueError("split=test needs a catalogue; the other presets are one whole")
+        if self.catalogue is None and self.split != "train":
+            raise ValueError(
+                f"split={self.split} needs a catalogue; the other presets are one whole"
+            )
         if self.lags_s is not None and "lag_s" in self.contract.model_fields_set:
             raise ValueError("contract.lag_s and lags_s exclude each other; or set lags_s: null")
         if not self.variants and self.lags_s is None and self.catalogue is None:

@@ -35,6 +35,11 @@ IN_RUN = "checkpoint.npz"
 
 FEATURE_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES)
 
+_READ = ACTION_NAMES.index("read")
+_SHORT_WAITS = [ACTION_NAMES.index(name) for name in ("wait:15", "wait:60")]
+SAME_MOMENT_S = 1e-3
+"""Reads within this of each other [s] show the same."""
+
 _ALWAYS_ALLOWED = tuple(
     name
     for name, kind in zip(ACTION_NAMES, KINDS.tolist(), strict=True)
@@ -100,6 +105,22 @@ class LearnedPolicy(Policy):
         mask_views(batch.views, batch.contracts, whole)
         return np.ascontiguousarray(whole[:, self._actions])
 
+    def choices(self, batch: ViewBatch) -> npt.NDArray[np.int8]:
+        """Those of the `masks` that are no idling, (n, actions) int8.
+
+        A network that was never taught a view may repeat a step that changes nothing until the
+        calls run out. So the shortest waits are left out once half of the calls are used up, and a
+        read right after another one always: it would show the same.
+        """
+        views, contracts = batch.views, batch.own_contracts
+        late = 2 * views["n_steps"] >= contracts["max_steps"]
+        since_s = views["clock_s"] - views["read_at_s"] - contracts["latency_s"]
+        just_read = (views["reads_since_attempt"] > 0) & (since_s <= SAME_MOMENT_S)
+        idle = np.zeros((len(batch), N_ACTIONS), dtype=np.bool_)
+        idle[np.ix_(late, _SHORT_WAITS)] = True
+        idle[just_read, _READ] = True
+        return np.where(idle[:, self._actions], np.int8(0), self.masks(batch))
+
     def scores(self, batch: ViewBatch) -> Floats:
         """Scores of the checkpoint's actions, the impossible ones among them, (n, actions)."""
         return self._network.scores(self.observe(batch))
@@ -107,7 +128,7 @@ class LearnedPolicy(Policy):
     def act(self, batch: ViewBatch) -> ActionBatch:
         """One decision for each view of the batch."""
         best = np.empty(len(batch), dtype=np.int64)
-        best_allowed(self.scores(batch), self.masks(batch), best)
+        best_allowed(self.scores(batch), self.choices(batch), best)
         chosen = self._actions[best]
         return ActionBatch(KINDS[chosen], SECONDS[chosen])
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
+
 from exactlyonce_env.sandbox.carrying_out import (
     BATCH,
     FIRST_SENDS,
@@ -65,14 +67,24 @@ class Recovery:
     def decide(self, operation: Operation) -> tuple[Action, float]:
         """What the policy does about the operation now: an action, and seconds to wait."""
         operation.settle_clock(self.session.now_s)
-        batch = ViewBatch(operation.seen.copy(), self.session.plan.contracts)
+        contexts = self._contexts(operation)
+        batch = ViewBatch(operation.seen.copy(), contexts["contract"])
         if isinstance(self.policy, PrivilegedPolicy):
             truth = operation.truth.copy()
             truth["context"] = operation.context
-            found = self.policy.act(batch, TruthBatch(truth, self.session.plan.contexts))
+            found = self.policy.act(batch, TruthBatch(truth, contexts))
         else:
             found = self.policy.act(batch)
         return Action(int(found.kinds[0])), float(found.seconds[0])
+
+    def _contexts(self, operation: Operation) -> npt.NDArray[Any]:
+        """The plan's contexts; that of a batch has as many items as the batch."""
+        contexts = self.session.plan.contexts
+        if operation.contract["n_items"] != contexts["contract"]["n_items"][operation.context]:
+            contexts = contexts.copy()
+            for context in (operation.context, operation.seen["context"][0]):
+                contexts["contract"]["n_items"][context] = operation.contract["n_items"]
+        return contexts
 
     def resolve(self, operation: Operation, arguments: Mapping[str, Any]) -> bool:
         """Go on until the write is acknowledged or the policy ends it; whether it is sure.

@@ -176,6 +176,7 @@ class Wrapped:
         self._first: dict[Intent, dict[str, Any]] = {}
         self._replies: dict[Intent, Reply] = {}
         self._undone: set[Intent] = set()
+        self._failed_rows: dict[Intent, set[str]] = {}
 
     @property
     def tools(self) -> list[ToolInfo]:
@@ -198,7 +199,8 @@ class Wrapped:
 
     def call(self, name: str, arguments: Any = None) -> Reply:
         """Call a tool; the reply is that of the service, or what the wrapper makes of it."""
-        write = None if self.spec == "none" else self.session.write_of(name, arguments)
+        passive = self.ended or self.spec == "none"
+        write = None if passive else self.session.write_of(name, arguments)
         if write is None:
             reply = self.session.call(name, arguments)
             if not reply.error:
@@ -225,6 +227,7 @@ class Wrapped:
         first = self._first.setdefault(intent, arguments)
         if operation.items:
             first["rows"] = [json.loads(item) for item in operation.items]
+            self._note_rows(intent, arguments, reply)
         self._replies[intent] = reply
         if not reply.error or self._recovery is None or self.ended:
             return reply
@@ -289,10 +292,19 @@ class Wrapped:
         return {**given, "idempotency_key": pinned or key_of(intent)}
 
     def _has_new_rows(self, operation: Operation, given: Mapping[str, Any]) -> bool:
-        """Whether a batch carries rows that were never sent."""
+        """Whether a batch carries rows that were never sent, or that the service says failed."""
         if operation.intent[0] != BATCH:
             return False
-        return any(canonical(row) not in operation.items for row in given["rows"])
+        sent = set(operation.items) - self._failed_rows.get(operation.intent, set())
+        return any(canonical(row) not in sent for row in given["rows"])
+
+    def _note_rows(self, intent: Intent, arguments: Mapping[str, Any], reply: Reply) -> None:
+        """Keep in mind which rows an acknowledged batch lists as failed."""
+        if not reply.error:
+            rows = [canonical(row) for row in arguments["rows"]]
+            failed = {rows[entry["index"]] for entry in json.loads(reply.text).get("failed", ())}
+            before = self._failed_rows.get(intent, set())
+            self._failed_rows[intent] = (before - set(rows)) | failed
 
     def _note_undo(self, name: str, arguments: Any) -> None:
         """After the agent undid something, the writes that the tool can undo may be meant anew."""

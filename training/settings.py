@@ -90,6 +90,11 @@ class ImitationSettings(BaseModel):
     temperature: Annotated[float, Field(gt=0)] = Field(
         2e-5, description="regret [reward] at which an action is e times less good than the best"
     )
+    step_price: Annotated[float, Field(ge=0, le=1)] = Field(
+        2e-4,
+        description="what the teacher charges a call beside its costs, so that the learner does "
+        "not use up its calls on short waits",
+    )
     value_weight: Annotated[float, Field(ge=0)] = 0.5
     explore: Share = Field(0.05, description="share of random actions")
 

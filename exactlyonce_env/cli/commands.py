@@ -36,5 +36,9 @@ COMMANDS: dict[str, LazyCommand] = {
     "presets": LazyCommand("world", "presets", "List the presets, or print one to copy and edit."),
     "worlds": LazyCommand("world", "worlds", "Print drawn worlds, hidden fates included."),
     "replay": LazyCommand("world", "replay", "Step one world through given actions."),
+    "serve": LazyCommand("sandbox", "serve", "Serve sandbox episodes to agents by MCP or HTTP."),
+    "play": LazyCommand("sandbox", "play", "Play a sandbox episode by hand."),
+    "grade": LazyCommand("sandbox", "grade", "Print the measures of episodes that were served."),
+    "incident": LazyCommand("incident", "incident", "Replay a reported incident and its remedy."),
     "bench": LazyCommand("bench", "bench", "Measure steps per second beside Gymnasium's CartPole."),
 }

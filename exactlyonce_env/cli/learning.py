@@ -32,6 +32,8 @@ SEEDS = (0, 1, 2)
 WORLDS = 20_000
 
 ALGORITHM = "maskable-ppo"
+TRAINED_ON: Mapping[str, Mapping[str, Any]] = {"contextual": {"split": "more"}}
+"""Edits of the presets for training: with more contexts, but never those that are held out."""
 
 AGREEMENT_WORLDS = 2000
 """Worlds, at most, in which each decision is held against the optimum."""
@@ -60,7 +62,7 @@ def learning(
     """
     from exactlyonce_env.presets import load_plan
 
-    plans = {preset: load_plan(preset) for preset in presets}
+    plans = {preset: load_plan(preset, config=TRAINED_ON.get(preset)) for preset in presets}
     with progress_console().status("starting") as status:
         runs = {
             preset: {
@@ -260,7 +262,7 @@ def _train(plan: Plan, seed: int, folder: Path, say: Say) -> dict[str, Any]:
         seed=seed,
         out=folder,
         imitate_worlds=chosen.imitation.worlds,
-        labeller=teacher(plan),
+        labeller=teacher(plan, chosen),
         command=bare_command(),
         progress=lambda done, text: say(f"{name}, seed {seed}: {text}, {done:,} steps"),
     )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from exactlyonce_env.plan import Plan
     from training.imitation import Labeller
+    from training.settings import Settings
 
 NEEDED = ("torch", "stable_baselines3", "sb3_contrib", "tensorboard")
 """What the extra `train` brings."""
@@ -118,7 +119,7 @@ def train(
             seed=seed,
             out=out,
             imitate_worlds=imitate,
-            labeller=teacher(plan) if imitate else None,
+            labeller=teacher(plan, chosen) if imitate else None,
             worlds=worlds,
             command=bare_command(),
             progress=progress,
@@ -143,11 +144,13 @@ def missing_extra() -> str | None:
     return next((name for name in NEEDED if find_spec(name) is None), None)
 
 
-def teacher(plan: Plan) -> Labeller:
+def teacher(plan: Plan, chosen: Settings) -> Labeller:
     """The exact optimum as a teacher."""
     from policies.bayes import q_values
+    from training.settings import ImitationSettings, PpoSettings
 
-    return lambda batch: q_values(plan, batch.views)
+    phase = chosen.imitation if isinstance(chosen, PpoSettings) else ImitationSettings()
+    return lambda batch: q_values(plan, batch.views, phase.step_price)
 
 
 def bare_command() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,7 @@ FIRST_SENDS = ("keyed", "plain")
 
 BATCH = "database/batch_insert"
 MAX_WAIT_S = 86400.0
+MAX_KEY = 200
 
 
 class Caller(Protocol):
@@ -31,8 +33,9 @@ class Caller(Protocol):
 
 
 def key_of(intent: tuple[Any, ...]) -> str:
-    """The key that a client mints for an intent."""
-    return ":".join(str(part) for part in intent)
+    """The key that a client mints for an intent; no longer than services take."""
+    text = ":".join(str(part) for part in intent)
+    return text if len(text) <= MAX_KEY else hashlib.sha256(text.encode()).hexdigest()
 
 
 def first_arguments(session: Session, step: Step, first_send: str) -> dict[str, Any]:

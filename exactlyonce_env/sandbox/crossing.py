@@ -10,6 +10,7 @@ from typing import Any
 
 from exactlyonce_env import kernel, rules
 from exactlyonce_env.compiled import Array, compiled
+from exactlyonce_env.permission import NO_KEY
 from exactlyonce_env.settlement import settle
 from exactlyonce_env.world_state import advance
 
@@ -123,18 +124,30 @@ def executions(
 
 @compiled
 def spare_slot(seen: Array, truth: Array) -> int:
-    """The attempt that matters least: one refused, else one that has executed, else the first."""
-    spent = -1
+    """The attempt that matters least for what is to come.
+
+    One refused, else a replay, else a plain one that has executed, else whatever is over; of keyed
+    ones that have executed the latest, for the first one's record protects the longest.
+    """
+    found, least = 0, 9
     for j in range(seen[0].n_attempts):
-        happened = truth[0].attempts[j]
+        happened, shown = truth[0].attempts[j], seen[0].attempts[j]
         if happened.in_transit or happened.copy_due:
             continue
         idle = happened.effect == 0 and happened.copy_effect == 0
-        if idle and rules.is_rejection(seen[0].attempts[j].response):
-            return j
-        if spent < 0 and happened.execution_s <= seen[0].clock_s:
-            spent = j
-    return max(spent, 0)
+        if not idle and happened.execution_s > seen[0].clock_s:
+            continue
+        if idle and rules.is_rejection(shown.response):
+            weight = 0
+        elif idle and shown.response == rules.R_SUCCESS:
+            weight = 1
+        elif not idle and shown.key == NO_KEY:
+            weight = 2
+        else:
+            weight = 3 if idle else 4
+        if weight < least or weight == least == 4:
+            found, least = j, weight
+    return found
 
 
 @compiled

@@ -142,13 +142,32 @@ class Operation:
     @property
     def first_key(self) -> str | None:
         """The key that the client used first: the pinned one."""
-        return next(iter(self._keys), None)
+        keys = (arguments.get("idempotency_key") for arguments in self.arguments)
+        return next((key for key in keys if key is not None), None)
 
     def key_number(self, key: str | None) -> int:
         """The kernel's number of a key, also of one that was not used yet."""
         if key is None:
             return NO_KEY
         return self._keys.get(key, min(PINNED + len(self._keys), MAX_KEYS))
+
+    def keeper(self, key: str, now_s: float) -> int | None:
+        """The sending whose record of the client's key is alive at ``now_s`` [s], if any."""
+        if all(arguments.get("idempotency_key") != key for arguments in self.arguments):
+            return None
+        self.settle_clock(now_s)
+        happened = self.truth[0]["attempts"]
+        retention_s = float(self.contract["key_retention_s"])
+        for j, sending in enumerate(self._slots):
+            if (
+                self.arguments[sending].get("idempotency_key") == key
+                and happened["effect"][j]
+                and rules.record_alive(
+                    float(happened["arrival_s"][j]), retention_s, now_s - self.origin_s
+                )
+            ):
+                return sending
+        return None
 
     def settle_clock(self, now_s: float) -> None:
         """Let the session's clock reach ``now_s`` [s]: other calls took their time."""

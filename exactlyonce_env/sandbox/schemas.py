@@ -19,12 +19,16 @@ Checker = Callable[[Mapping[str, Any]], str | None]
 @cache
 def checker(contract: str, tool: str) -> Checker:
     """A function that says what is wrong with the arguments of a call; None where nothing is."""
-    validate = fastjsonschema.compile(schema_of(TOOLS[tool], paths_of(contract)))
+    schema = schema_of(TOOLS[tool], paths_of(contract))
+    validate = fastjsonschema.compile(schema)
 
     def check(arguments: Mapping[str, Any]) -> str | None:
         try:
             validate(arguments)
         except fastjsonschema.JsonSchemaValueException as error:
+            if error.rule == "additionalProperties":  # it names them in no fixed order
+                unknown = sorted(set(arguments) - set(schema["properties"]))
+                return f"unknown arguments: {', '.join(unknown)}"
             return str(error.message).replace("data.", "", 1).replace("data ", "arguments ", 1)
         return None
 

@@ -5,13 +5,14 @@ Each function takes the episode's `Reader` and the valid arguments of a call and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from exactlyonce_env.sandbox.records import Held, Records
 
-__all__ = ["READS", "UNDOES", "NotThereError", "Reader"]
+__all__ = ["READS", "UNDOES", "NotThereError", "Reader", "matches"]
 
 SEARCH_LAG_S = 30.0
 """How far the tickets' search index is behind [s]."""
@@ -56,7 +57,7 @@ class Reader:
         if not self.page_size:
             return {name: list(entries)}
         cursor = str(arguments.get("cursor", "0"))
-        start = int(cursor) if cursor.isascii() and cursor.isdigit() else -1
+        start = int(cursor) if re.fullmatch("[0-9]{1,9}", cursor) else -1
         if not 0 <= start <= len(entries):
             raise NotThereError(f"unknown cursor {cursor!r}")
         end = start + self.page_size
@@ -73,7 +74,7 @@ def _stamp(record: Held) -> dict[str, Any]:
     return {"created_at_s": round(max(record.at_s, 0.0), 3)} if record.operation else {}
 
 
-def _matches(query: str, *fields: Any) -> bool:
+def matches(query: str, *fields: Any) -> bool:
     """Whether every term of the query occurs in the fields."""
     text = " ".join(str(field) for field in fields).casefold()
     return all(term in text for term in query.casefold().split())
@@ -89,7 +90,7 @@ def _list_posts(reader: Reader, arguments: Mapping[str, Any]) -> dict[str, Any]:
             {"post_id": r.id, "platform": r.fields["platform"], "text": r.fields["text"]}
             | _stamp(r)
             for r in reader.held("post")
-            if r.fields["platform"] == arguments["platform"] and _matches(query, r.fields["text"])
+            if r.fields["platform"] == arguments["platform"] and matches(query, r.fields["text"])
         ],
         arguments,
     )
@@ -154,9 +155,7 @@ def _search_tickets(reader: Reader, arguments: Mapping[str, Any]) -> dict[str, A
         "tickets": [
             _ticket(reader, r, whole=False, lag_s=SEARCH_LAG_S)
             for r in reader.held("ticket", SEARCH_LAG_S)
-            if _matches(
-                arguments["query"], r.fields["project"], r.fields["title"], r.fields["body"]
-            )
+            if matches(arguments["query"], r.fields["project"], r.fields["title"], r.fields["body"])
         ]
     }
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_CALLS", "Call", "Reply", "Session", "ToolInfo"]
 
+KEY = "idempotency_key"
 MAX_CALLS = 40
 """Tool calls of an episode."""
 
@@ -218,7 +219,6 @@ class Session:
         self.instructions = self.task.text(instruction)
         self._outage_s: dict[str, float] = {}
         self._drifted: set[str] = set()
-        self._keys: dict[tuple[str, str], tuple[tuple[Any, ...], str]] = {}
         self._failed: set[tuple[str, str]] = set()
         self._item_failure = self.options.item_failures
         self._reads = 0
@@ -351,7 +351,7 @@ class Session:
         self, name: str, arguments: dict[str, Any]
     ) -> tuple[Reply, tuple[Any, ...] | None, bool]:
         path = path_of(name, arguments)
-        key = arguments.get("idempotency_key")
+        key = arguments.get(KEY)
         service = TOOLS[name].service
         intent = (path.name, *(arguments[field] for field in path.intent))
         refusal = self._refusal(path, arguments, key, intent)
@@ -373,13 +373,18 @@ class Session:
                 return self._error(400, str(error)), None, False
         fate, sent_items, focal, refused = self._fate(operation, path, arguments, key, items)
         until_s = self._outage_until(service)
-        response = operation.send(self.now_s, key, sent_items, fate, arguments, until_s)
+        response = operation.send(
+            self.now_s,
+            self._told_apart(key, arguments),
+            sent_items,
+            fate,
+            arguments,
+            until_s,
+        )
         if operation.outage_until_s > self._outage_until(service):
             self._outage_s[service] = operation.outage_until_s
-        if key is not None:
-            self._keys.setdefault((service, key), (intent, _parameters(arguments)))
-            if response == Response.SERVER_ERROR:
-                self._failed.add((service, key))
+        if key is not None and response == Response.SERVER_ERROR:
+            self._failed.add((service, key))
         self.now_s = operation.clock_s
         reply = self._reply_to(response, operation, path, arguments, items, sent_items, refused)
         return reply, intent, focal
@@ -400,23 +405,27 @@ class Session:
         if not self.contracts[path.name].get("accepts_key"):
             where = path.name.split("/")[1]
             return self._error(400, f"{where} takes no idempotency_key")
-        service = TOOLS[path.tool].service
-        used = self._keys.get((service, key))
+        owner = self._owner(TOOLS[path.tool].service, key)
         mismatch = self.options.key_mismatch
-        if used is None or used == (intent, _parameters(arguments)) or mismatch == "ignore":
+        if owner in (None, (intent, _parameters(arguments))) or mismatch == "ignore":
             return None
-        if not self._knows_key(used[0], key):
-            return None  # no request with this key has reached the service
         status = 409 if mismatch == "conflict" else 422
         return self._error(status, "this idempotency_key was used with other arguments")
 
-    def _knows_key(self, intent: tuple[Any, ...], key: str) -> bool:
-        """Whether a request with the key has reached the service and left a record."""
-        operation = self.records.operations[intent]
-        return any(
-            operation.arguments[effect.sending].get("idempotency_key") == key
-            for effect in operation.effects(self.now_s)
-        )
+    def _owner(self, service: str, key: str) -> tuple[tuple[Any, ...], str] | None:
+        """The write, and its parameters, whose record of the key the service holds now."""
+        for intent, operation in self.records.operations.items():
+            if TOOLS[PATHS[intent[0]].tool].service == service:
+                sending = operation.keeper(key, self.now_s)
+                if sending is not None:
+                    return intent, _parameters(operation.arguments[sending])
+        return None
+
+    def _told_apart(self, key: str | None, arguments: Mapping[str, Any]) -> str | None:
+        """The key as the service tells it apart: it may go with the arguments."""
+        if key is None or self.options.key_mismatch != "ignore":
+            return key
+        return f"{key} {_parameters(arguments)}"
 
     def _fate(
         self,
@@ -469,10 +478,17 @@ class Session:
         return False
 
     def _exists(self, path: Path, arguments: Mapping[str, Any]) -> bool:
-        """Whether a record with the same intent fields stands."""
+        """Whether a record with the same intent fields stands; of a table, one of the rows."""
+        held = self.records.held(path.kind, self.now_s)
+        if path.kind == "row":
+            rows = arguments["rows"] if "rows" in arguments else [arguments["row"]]
+            return any(
+                record.fields["table"] == arguments["table"] and record.fields["row"] in rows
+                for record in held
+            )
         return any(
             all(record.fields.get(field) == arguments[field] for field in path.intent)
-            for record in self.records.held(path.kind, self.now_s)
+            for record in held
         )
 
     def _reply_to(
@@ -523,11 +539,11 @@ class Session:
         effects = [e for e in operation.effects(self.now_s) if not e.copy]
         latest = len(operation.arguments) - 1
         own = [e for e in effects if e.sending == latest]
-        key = arguments.get("idempotency_key")
+        key = arguments.get(KEY)
         if not own and key is not None:
-            own = [
-                e for e in effects if operation.arguments[e.sending].get("idempotency_key") == key
-            ]
+            ours = [e for e in effects if operation.arguments[e.sending].get(KEY) == key]
+            said = _parameters(arguments)
+            own = [e for e in ours if _parameters(operation.arguments[e.sending]) == said] or ours
         if path.name == "database/batch_insert":
             return self._batch_answer(operation, effects, items, sent_items)
         if path.kind in ("status", "setting", "refund"):
@@ -541,11 +557,11 @@ class Session:
         self, operation: Operation, effects: list[Any], items: int, sent_items: int
     ) -> dict[str, Any]:
         latest = len(operation.arguments) - 1
-        key = operation.arguments[latest].get("idempotency_key")
+        key = operation.arguments[latest].get(KEY)
         ids: dict[int, str] = {}
         for effect in sorted(effects, key=lambda effect: effect.sending != latest):
             own = effect.sending == latest
-            replayed = key == operation.arguments[effect.sending].get("idempotency_key")
+            replayed = key == operation.arguments[effect.sending].get(KEY)
             if own or (key is not None and replayed):
                 ids.setdefault(effect.item, self.records.id_of(operation, effect, "row"))
         asked = [i for i in range(items.bit_length()) if items >> i & 1]
@@ -690,4 +706,4 @@ def _as_text(name: Any) -> str:
 
 
 def _parameters(arguments: Mapping[str, Any]) -> str:
-    return canonical({k: v for k, v in arguments.items() if k != "idempotency_key"})
+    return canonical({k: v for k, v in arguments.items() if k != KEY})

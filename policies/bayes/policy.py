@@ -29,7 +29,7 @@ from policies.bayes.records import (
     Q_UNCERTAIN,
     Answer,
 )
-from policies.bayes.solution import Solution, solution_of, teaching_solution
+from policies.bayes.solution import STEP_PRICE, Solution, solution_of, teaching_solution
 from policies.threads import in_threads
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ def best_action(answer: Answer) -> tuple[int, float]:
     return best, seconds
 
 
-def q_values(plan: Plan, views: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def q_values(
+    plan: Plan, views: npt.NDArray[Any], step_price: float = STEP_PRICE
+) -> npt.NDArray[np.float64]:
     """What each discrete action, and the best of play after it, is worth in each view.
 
     Meant for teaching: on a coarser grid than `BayesOptimal` decides by, and with a limit to the
@@ -130,12 +132,14 @@ def q_values(plan: Plan, views: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         Where the views come from.
     views
         (n,) `VIEW` records.
+    step_price
+        What a read and each discrete wait cost beside their costs [reward].
 
     Returns
     -------
     (n, 11) float64, expected sum of the rewards from the view on; -inf where the action is refused.
     """
-    solution = teaching_solution(plan)
+    solution = teaching_solution(plan, step_price)
     distinct, places = distinct_views(views)
     values = np.empty((len(distinct), N_ACTIONS))
     masks = np.zeros((len(distinct), N_ACTIONS), dtype=np.int8)

@@ -147,9 +147,9 @@ def coarser_solution(plan: Plan) -> Solution:
 
 
 @lru_cache(maxsize=8)
-def teaching_solution(plan: Plan) -> Solution:
+def teaching_solution(plan: Plan, step_price: float = STEP_PRICE) -> Solution:
     """The same, sparing of calls: a learner has waits of five lengths, and a limit to its steps."""
-    return Solution(plan, COARSER, STEP_PRICE)
+    return Solution(plan, COARSER, step_price)
 
 
 def bayes_value(plan: Plan) -> BayesValue:

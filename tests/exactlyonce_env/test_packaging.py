@@ -85,8 +85,8 @@ def test_base_install_stays_light() -> None:
     heavy = {canonicalize_name(requirement.name) for requirement in requirements_of(*EXTRAS)}
     assert not base & heavy
     assert base == {
-        "gymnasium", "matplotlib", "numba", "numpy", "openpyxl", "pyarrow", "pydantic", "pyyaml",
-        "rich", "scipy", "statsmodels", "typer",
+        "fastjsonschema", "gymnasium", "matplotlib", "numba", "numpy", "openpyxl", "pyarrow",
+        "pydantic", "pyyaml", "rich", "scipy", "statsmodels", "typer",
     }  # fmt: skip
 
 

@@ -134,11 +134,12 @@ def test_it_never_takes_an_impossible_action(batch: ViewBatch) -> None:
     refused = 0
     for seed in range(5):
         policy = LearnedPolicy("learned:toy", random_network(16, seed=seed))
-        actions, scores = policy.act(batch), policy.scores(batch)
+        actions, scores, choices = policy.act(batch), policy.scores(batch), policy.choices(batch)
         row = np.zeros(len(ACTION_NAMES), np.int8)
         for i, view in enumerate(batch.views):
             write_mask(view, batch.contracts[view.context], row)
-            allowed = np.where(row == 1, scores[i], -np.inf)
+            assert (choices[i] <= row).all()
+            allowed = np.where(choices[i] == 1, scores[i], -np.inf)
             best = int(allowed.argmax())
             refused += best != int(scores[i].argmax())
             assert (actions.kinds[i], actions.seconds[i]) == (KINDS[best], SECONDS[best])
@@ -341,3 +342,22 @@ def test_a_decision_is_that_of_the_batch(batch: ViewBatch) -> None:
             assert found.action == Action(int(actions.kinds[i])).name.lower()
             waits = found.action == "wait"
             assert found.seconds == (actions.seconds[i] if waits else 0)
+
+
+def test_it_does_not_idle_until_the_calls_run_out():
+    """A network that always likes a short wait best, and reading next, still comes to an end."""
+    plan = load_plan("late-tail")
+    policy = LearnedPolicy("learned:toy", random_network(8))
+    views = walked("late-tail", 3)[0].views.copy()
+    views["n_steps"] = [19, 20, 20]
+    views["reads_since_attempt"] = 1
+    views["read_at_s"] = views["clock_s"] - [1.0, 1.0, 16.0]
+    choices = policy.choices(ViewBatch(views, plan.contracts))
+    names = policy.checkpoint.actions
+    read, wait_15, wait_60, wait_300 = (
+        choices[:, names.index(name)].tolist()
+        for name in ("read", "wait:15", "wait:60", "wait:300")
+    )
+    assert read == [0, 0, 1]
+    assert wait_15 == wait_60 == [1, 0, 0]
+    assert wait_300 == [1, 1, 1]
