@@ -36,7 +36,7 @@ IN_RUN = "checkpoint.npz"
 FEATURE_NAMES: tuple[str, ...] = tuple(feature.name for feature in FEATURES)
 
 _READ = ACTION_NAMES.index("read")
-_SHORT_WAITS = [ACTION_NAMES.index(name) for name in ("wait:15", "wait:60")]
+_SHORT_WAITS = np.isin(ACTION_NAMES, ("wait:15", "wait:60"))
 SAME_MOMENT_S = 1e-3
 """Reads within this of each other [s] show the same."""
 
@@ -116,8 +116,7 @@ class LearnedPolicy(Policy):
         late = 2 * views["n_steps"] >= contracts["max_steps"]
         since_s = views["clock_s"] - views["read_at_s"] - contracts["latency_s"]
         just_read = (views["reads_since_attempt"] > 0) & (since_s <= SAME_MOMENT_S)
-        idle = np.zeros((len(batch), N_ACTIONS), dtype=np.bool_)
-        idle[np.ix_(late, _SHORT_WAITS)] = True
+        idle = late[:, None] & _SHORT_WAITS
         idle[just_read, _READ] = True
         return np.where(idle[:, self._actions], np.int8(0), self.masks(batch))
 
