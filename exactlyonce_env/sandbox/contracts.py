@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from exactlyonce_env.errors import UserError
-from exactlyonce_env.plan import Plan
-from exactlyonce_env.presets import load_plan, preset, shipped_fields
+from exactlyonce_env.plan import Plan, compile_preset
+from exactlyonce_env.presets import preset, shipped_fields
 from exactlyonce_env.vocabulary import MODE_NAMES
 
 __all__ = ["CALL_S", "CONTRACTS", "FAULTS", "KEYED", "paths_of", "sandbox_plan"]
@@ -92,4 +92,4 @@ def _plan(
         "contract": {"latency_s": CALL_S, "operator_answer_rate": 1.0 if answers else 0.0},
         "variants": variants,
     }
-    return load_plan(preset(fields, delays=tail))
+    return compile_preset(preset(fields, delays=tail))

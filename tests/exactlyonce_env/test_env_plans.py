@@ -21,7 +21,10 @@ PLACE = {feature.name: k - N_DYNAMIC for k, feature in enumerate(FEATURES)}
 
 @pytest.mark.parametrize("name", MADE)
 def test_without_keywords_the_preset_is_itself(name: str) -> None:
-    assert plan_of(name) is load_plan(name)
+    plan, same = plan_of(name), load_plan(name)
+    assert plan.preset == same.preset
+    for part in ("contexts", "context_cdf", "table", "static"):
+        assert getattr(plan, part).tobytes() == getattr(same, part).tobytes()
 
 
 @pytest.mark.parametrize("name", MADE)
