@@ -29,8 +29,10 @@ from exactlyonce_env.sandbox.incidents import (
     Incident,
     Step,
 )
+from exactlyonce_env.view_building import item_list
 from exactlyonce_env.vocabulary import Action, Response
-from policies.base import Bound, PlannedPolicy, Policy, PrivilegedPolicy, TruthBatch, ViewBatch
+from policies.base import Bound, PlannedPolicy, TruthBatch, ViewBatch
+from policies.recovery import Decider, decide_one
 from policies.spec import parse_policy
 
 __all__ = ["POLICIES", "Run", "replay", "run_incident", "run_policy", "run_steps"]
@@ -43,8 +45,6 @@ OTHER_KEY = "another"
 
 COMPLETED, UNCERTAIN, FAILED = "completed", "uncertain", "failed"
 ENDINGS = {"finish": COMPLETED, "finish_uncertain": UNCERTAIN, "fail": FAILED}
-
-Decider = Policy | PrivilegedPolicy
 
 
 @dataclass(frozen=True)
@@ -271,15 +271,10 @@ class _Player:
         policy = (
             self.policy.for_plan(plan) if isinstance(self.policy, PlannedPolicy) else self.policy
         )
-        batch = ViewBatch(view.copy(), plan.contracts)
-        if isinstance(policy, PrivilegedPolicy):
-            truth = work.operation.truth.copy()
-            found = policy.act(batch, TruthBatch(truth, work.operation.contexts))
-        else:
-            found = policy.act(batch)
-        return Action(int(found.kinds[0])), float(found.seconds[0])
+        truths = TruthBatch(work.operation.truth.copy(), work.operation.contexts)
+        return decide_one(policy, ViewBatch(view.copy(), plan.contracts), truths)
 
-    def _again(self, work: Work, action: Action) -> tuple[str | None, list[int] | None]:
+    def _again(self, work: Work, action: Action) -> tuple[str | None, tuple[int, ...] | None]:
         """Key and items of a re-issue."""
         contract, view = work.stated[0], work.views[self.client][0]
         key = None
@@ -288,9 +283,8 @@ class _Player:
             same = candidate_key(contract) == PINNED
             key = pinned if same else OTHER_KEY
         mask = int(next_payload(view, contract, work.operation.key_number(key)))
-        n_items = int(contract["n_items"])
-        items = [item for item in range(n_items) if mask >> item & 1]
-        return key, None if len(items) == n_items else items
+        items = item_list(mask)
+        return key, None if len(items) == contract["n_items"] else items
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 from evaluation.world_ranges import WorldRange, format_ranges, merge_ranges, subtract_ranges
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.files import write_atomically
+from exactlyonce_env.versions import version_of
 
 FORMAT = "exactlyonce-manifest/1"
 DISTRIBUTION = "exactlyonce-env"
@@ -87,10 +88,10 @@ def new_manifest(
     plain = json.loads(canonical_json(config))
     ranges = merge_ranges(worlds)
     return Manifest(
-        package_version=_version(DISTRIBUTION),
+        package_version=version_of(DISTRIBUTION),
         versions={
             "python": platform.python_version(),
-            **{library: _version(library) for library in LIBRARIES},
+            **{library: version_of(library) for library in LIBRARIES},
         },
         platform={
             "system": platform.system(),
@@ -283,15 +284,6 @@ def _strip_paths(text: str) -> str:
     if _WHOLE_PATH.match(text):
         return re.split(r"[\\/]", text.rstrip("\\/"))[-1]
     return _FOLDERS.sub("", text.rstrip("\\/"))
-
-
-def _version(distribution: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _now_utc() -> str:

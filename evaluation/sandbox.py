@@ -18,6 +18,7 @@ from exactlyonce_env.sandbox.contracts import CONTRACTS, FAULTS
 from exactlyonce_env.sandbox.grading import Grade, grade
 from exactlyonce_env.sandbox.session import Session
 from exactlyonce_env.sandbox.tasks import TASKS, make_task
+from exactlyonce_env.sandbox.tools import BATCH
 from policies.base import Bound
 from policies.recovery import FIRST_SENDS, run_task
 from policies.spec import parse_policy
@@ -28,7 +29,6 @@ __all__ = ["BY", "Cell", "Episode", "plan_cells", "run_cells", "summarise"]
 BY = ("policy", "write")
 """What a row stands for: all focal writes together, or each of them."""
 
-BATCH = "database/batch_insert"
 CHUNK = 24
 """Cells that a process takes at a time."""
 
@@ -224,22 +224,17 @@ def _row(members: Sequence[Episode], twins: Mapping[Cell, Episode]) -> dict[str,
         "privileged": parse_policy(members[0].cell.policy).privileged
         or members[0].cell.wrapper.endswith("-oracle"),
         "episodes": len(members),
-        "triggered": len(met),
         "exactly_once_count": sum(e.grade.exactly_once for e in met),
         "duplicate_count": sum(e.grade.duplicates > 0 for e in met),
         "behaviour": dict(sorted(Counter(e.behaviour for e in members).items())),
     }
     intervals: dict[str, list[float | None]] = {}
-    for name in FLAGS:
-        values = [bool(getattr(e.grade, name)) for e in met]
-        found = share_interval(values) if values else None
-        row[name] = None if found is None else found.value
-        intervals[name] = [None, None] if found is None else [found.low, found.high]
-    for name in NUMBERS:
-        amounts = [float(getattr(e.grade, name)) for e in met]
-        estimate = mean_interval(amounts) if amounts else None
-        row[name] = None if estimate is None else estimate.value
-        intervals[name] = [None, None] if estimate is None else [estimate.low, estimate.high]
+    for names, estimate in ((FLAGS, share_interval), (NUMBERS, mean_interval)):
+        for name in names:
+            values = [getattr(e.grade, name) for e in met]
+            found = estimate(values) if values else None
+            row[name] = None if found is None else found.value
+            intervals[name] = [None, None] if found is None else [found.low, found.high]
     row["triggered"] = len(met)
     able = [e for e in met if twins[e.cell.twin].grade.exactly_once]
     row["nominal"] = len(able) / len(met) if met else None

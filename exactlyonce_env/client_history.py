@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from exactlyonce_env import rules
 from exactlyonce_env.compiled import Record
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, unknown
 from exactlyonce_env.evidence import OPERATOR, READ, known_horizon_s, sees_in_flight
 from exactlyonce_env.permission import NO_KEY, OTHER, PINNED, candidate_key, next_payload
 from exactlyonce_env.records import VIEW
@@ -304,7 +303,5 @@ class ClientHistory:
 
 def _known(what: str, word: str, choices: Sequence[str]) -> str:
     if word not in choices:
-        close = get_close_matches(word, choices, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UserError(f"unknown {what} {word!r}{hint}; choose from {', '.join(choices)}")
+        raise unknown(what, word, choices)
     return word

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,7 +35,7 @@ from exactlyonce_env.delay_laws import (
     Weibull,
 )
 from exactlyonce_env.delay_steps import Empirical, Landed
-from exactlyonce_env.errors import UserError, invalid
+from exactlyonce_env.errors import UserError, did_you_mean, invalid
 
 __all__ = [
     "ALIASES",
@@ -310,8 +309,7 @@ def _parameters(law: type[Law]) -> list[str]:
 
 
 def _suggestion(name: str, choices: Iterable[str]) -> str:
-    close = get_close_matches(name, [*choices, *ALIASES], n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    return did_you_mean(name, [*choices, *ALIASES])
 
 
 def dump(law: Law) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from exactlyonce_env import kernel
 from exactlyonce_env.actions import MAX_WAIT_S
 from exactlyonce_env.compiled import Record
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, did_you_mean
 from exactlyonce_env.ledger import Effect, Fortune, fortunes, ledger, measures, settled
 from exactlyonce_env.plan import Plan, checked_seed, checked_world
 from exactlyonce_env.records import N_TERMS, TRUTH, VIEW
@@ -142,8 +141,7 @@ def parse_action(word: str) -> tuple[Action, float]:
     if name == "wait":
         return Action.WAIT, _seconds(word, seconds)
     if colon or name not in ACTION_WORDS:
-        close = get_close_matches(name, ACTION_WORDS, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = did_you_mean(name, ACTION_WORDS)
         raise UserError(f"unknown action {word!r}{hint}; choose from {', '.join(ACTION_WORDS)}")
     return Action[name.upper()], 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +23,20 @@ class UserError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """The choice that comes nearest to a wrong name, in brackets; nothing where none does."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(choices), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def unknown(what: str, name: str, choices: Collection[str]) -> UserError:
+    """The error for a name that is none of the choices."""
+    hint = did_you_mean(str(name), choices)
+    return UserError(f"unknown {what} {name!r}{hint}; choose from {', '.join(choices)}")
 
 
 def invalid(what: str, error: ValidationError, choices: Iterable[str] = ()) -> UserError:

@@ -238,16 +238,15 @@ def act_fated(
         seen.n_waits += 1
         advance(context, seen, truth, seen.clock_s + seconds)
     elif action == RETRY or action == KEYED_RETRY:
+        key = candidate_key(contract) if action == KEYED_RETRY else NO_KEY
         if not sends(contract, seen, action):
             seen.n_client_errors += 1
         elif dispatch(
             contexts,
             seen,
             truth,
-            candidate_key(contract) if action == KEYED_RETRY else NO_KEY,
-            next_payload(
-                seen, contract, candidate_key(contract) if action == KEYED_RETRY else NO_KEY
-            ),
+            key,
+            next_payload(seen, contract, key),
             mode,
             delay_s,
             copy_delay_s,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from exactlyonce_env.config import Preset, make_preset, merged
 from exactlyonce_env.delays import Law, delays_from_spec, dump
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, unknown
 from exactlyonce_env.plan import Plan, compile_preset
 
 PRESET_NAMES: tuple[str, ...] = (
@@ -110,9 +109,7 @@ def shipped_fields(name: str) -> dict[str, Any]:
 
 def _shipped(name: str) -> dict[str, Any]:
     if name not in PRESET_NAMES:
-        close = get_close_matches(name, PRESET_NAMES, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UserError(f"unknown preset {name!r}{hint}; choose from {', '.join(PRESET_NAMES)}")
+        raise unknown("preset", name, PRESET_NAMES)
     text = (files("exactlyonce_env") / "preset_data" / f"{name}.yaml").read_text(encoding="utf-8")
     return _parse(text, ".yaml", f"preset {name}")
 

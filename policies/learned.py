@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exactlyonce_env.actions import ACTION_NAMES, KINDS, N_ACTIONS, SECONDS, mask_views
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, did_you_mean
 from exactlyonce_env.observation import FEATURES, N_FEATURES, N_STATIC, observe_views, write_static
 from exactlyonce_env.vocabulary import Action
 from policies.base import ActionBatch, Policy, ViewBatch
@@ -210,8 +210,7 @@ def _shipped_list() -> str:
 
 
 def _unknown(argument: str) -> str:
-    close = get_close_matches(argument, shipped_names(), n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(argument, shipped_names())
     return f"no checkpoint {argument!r}{hint}: neither a shipped name nor a path; {_shipped_list()}"
 
 

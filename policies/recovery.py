@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from exactlyonce_env.sandbox.carrying_out import (
-    BATCH,
     FIRST_SENDS,
     Caller,
-    again,
     first_arguments,
     key_of,
     perform,
@@ -29,11 +27,11 @@ if TYPE_CHECKING:
     from exactlyonce_env.sandbox.tasks import Step
 
 __all__ = [
-    "BATCH",
     "FIRST_SENDS",
     "Caller",
     "Decider",
     "Recovery",
+    "decide_one",
     "decider_for",
     "key_of",
     "run_task",
@@ -45,6 +43,16 @@ Decider = Policy | PrivilegedPolicy
 def decider_for(policy: Decider | PlannedPolicy, session: Session) -> Decider:
     """The policy for the session's worlds."""
     return policy.for_plan(session.plan) if isinstance(policy, PlannedPolicy) else policy
+
+
+def decide_one(policy: Decider, batch: ViewBatch, truths: TruthBatch) -> tuple[Action, float]:
+    """What a policy does about the one view of a batch: an action, and seconds to wait.
+
+    The truth reaches a privileged policy only.
+    """
+    seen = (batch, truths) if isinstance(policy, PrivilegedPolicy) else (batch,)
+    found = policy.act(*seen)
+    return Action(int(found.kinds[0])), float(found.seconds[0])
 
 
 class Recovery:
@@ -68,14 +76,10 @@ class Recovery:
         """What the policy does about the operation now: an action, and seconds to wait."""
         operation.settle_clock(self.session.now_s)
         contexts = self._contexts(operation)
+        truth = operation.truth.copy()
+        truth["context"] = operation.context
         batch = ViewBatch(operation.seen.copy(), contexts["contract"])
-        if isinstance(self.policy, PrivilegedPolicy):
-            truth = operation.truth.copy()
-            truth["context"] = operation.context
-            found = self.policy.act(batch, TruthBatch(truth, contexts))
-        else:
-            found = self.policy.act(batch)
-        return Action(int(found.kinds[0])), float(found.seconds[0])
+        return decide_one(self.policy, batch, TruthBatch(truth, contexts))
 
     def _contexts(self, operation: Operation) -> npt.NDArray[Any]:
         """The plan's contexts; that of a batch has as many items as the batch."""
@@ -106,12 +110,6 @@ class Recovery:
     ) -> bool:
         """Carry an action out by tool calls; whether it sent the write and was acknowledged."""
         return perform(self.session, self.caller, operation, arguments, action, seconds)
-
-    def again(
-        self, operation: Operation, arguments: Mapping[str, Any], action: Action
-    ) -> dict[str, Any]:
-        """Arguments of a re-issue: with the operation's key or without, and what is missing."""
-        return again(operation, arguments, action)
 
 
 def run_task(

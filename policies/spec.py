@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from policies.base import AnyPolicy
@@ -114,8 +113,7 @@ def parse_policy(spec: str) -> AnyPolicy:
     name, colon, text = (part.strip() for part in spec.partition(":"))
     entry = REGISTRY.get(name)
     if entry is None:
-        close = get_close_matches(name.lower().replace("_", "-"), REGISTRY, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = did_you_mean(name.lower().replace("_", "-"), REGISTRY)
         raise UserError(f"unknown policy {name!r}{hint}; choose from {', '.join(_usages())}")
     argument = _argument(name, entry, text if colon else None)
     module, _, function = entry.factory.partition(":")

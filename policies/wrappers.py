@@ -14,21 +14,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, did_you_mean
 from exactlyonce_env.permission import PINNED, known_absent
 from exactlyonce_env.rules import full_payload
 from exactlyonce_env.sandbox.operations import Operation
 from exactlyonce_env.sandbox.records import canonical
 from exactlyonce_env.sandbox.session import Reply, Session, ToolInfo
-from exactlyonce_env.sandbox.tools import PATHS, TOOLS
+from exactlyonce_env.sandbox.tools import BATCH, KEY, PATHS, TOOLS
 from exactlyonce_env.vocabulary import Action
 from policies.base import ActionBatch, Policy, ViewBatch
-from policies.recovery import BATCH, Decider, Recovery, key_of
+from policies.recovery import Decider, Recovery, key_of
 from policies.spec import parse_policy
 
 __all__ = ["WRAPPERS", "Wrapped", "wrap"]
@@ -283,13 +282,13 @@ class Wrapped:
     ) -> dict[str, Any]:
         """The arguments with the key that the wrapper wants."""
         kind = self._kind
-        own = given.get("idempotency_key")
+        own = given.get(KEY)
         if not kind.attaches_key or not self.session.contracts[intent[0]].get("accepts_key"):
             return given
         if own is not None and (operation is None or not kind.pins_key):
             return given
         pinned = None if operation is None else operation.first_key
-        return {**given, "idempotency_key": pinned or key_of(intent)}
+        return {**given, KEY: pinned or key_of(intent)}
 
     def _has_new_rows(self, operation: Operation, given: Mapping[str, Any]) -> bool:
         """Whether a batch carries rows that were never sent, or that the service says failed."""
@@ -348,8 +347,7 @@ def wrap(session: Session, spec: str) -> Wrapped:
     name, colon, argument = (part.strip() for part in str(spec).partition(":"))
     kind = WRAPPERS.get(name)
     if kind is None:
-        close = get_close_matches(name.lower().replace("_", "-"), WRAPPERS, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = did_you_mean(name.lower().replace("_", "-"), WRAPPERS)
         usages = ", ".join("wait:SECONDS" if one == "wait" else one for one in WRAPPERS)
         raise UserError(f"unknown wrapper {name!r}{hint}; choose from {usages}")
     if colon and name != "wait":

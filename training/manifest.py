@@ -7,13 +7,13 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.files import write_atomically
 from exactlyonce_env.plan import Plan
+from exactlyonce_env.versions import version_of
 from training.settings import Settings
 from training.vec_env import TRAINING_WORLDS
 
@@ -53,8 +53,8 @@ def describe(
     config = plan.preset.dump()
     return {
         "format": FORMAT,
-        "package_version": _version("exactlyonce-env"),
-        "versions": {"python": platform.python_version(), **{n: _version(n) for n in LIBRARIES}},
+        "package_version": version_of("exactlyonce-env"),
+        "versions": {"python": platform.python_version(), **{n: version_of(n) for n in LIBRARIES}},
         "preset": plan.preset.name,
         "config": config,
         "config_sha256": hashlib.sha256(_canonical(config)).hexdigest(),
@@ -135,10 +135,3 @@ def _difference(old: Any, new: Any, place: str) -> str:
 
 def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from exactlyonce_env.actions import ACTION_NAMES
-from exactlyonce_env.errors import UserError, invalid
+from exactlyonce_env.errors import invalid, unknown
 from exactlyonce_env.presets import read_config
 
 __all__ = [
@@ -198,11 +197,7 @@ def settings(
         For an unknown algorithm or field, a value out of range or an unreadable file.
     """
     if algorithm not in ALGORITHMS:
-        close = get_close_matches(str(algorithm), ALGORITHMS, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UserError(
-            f"unknown algorithm {algorithm!r}{hint}; choose from {', '.join(ALGORITHMS)}"
-        )
+        raise unknown("algorithm", algorithm, ALGORITHMS)
     shipped = _shipped(algorithm)
     fields = _over(shipped.get("defaults", {}), shipped.get("presets", {}).get(preset, {}))
     where = f"settings of {algorithm}"

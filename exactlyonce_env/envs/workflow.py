@@ -13,12 +13,15 @@ from gymnasium.error import ResetNeeded
 from exactlyonce_env.actions import ACTION_NAMES, KINDS, N_ACTIONS, SECONDS, mask_views
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.observation import BOUND, N_FEATURES, observe_views
+from exactlyonce_env.records import N_TERMS
 from exactlyonce_env.sandbox.carrying_out import first_arguments, perform
 from exactlyonce_env.sandbox.contracts import FAULTS
-from exactlyonce_env.sandbox.grading import grade
+from exactlyonce_env.sandbox.grading import Grade, grade
 from exactlyonce_env.sandbox.operations import Operation
 from exactlyonce_env.sandbox.session import MAX_CALLS, Session
 from exactlyonce_env.sandbox.tasks import TASKS, make_task
+from exactlyonce_env.sandbox.tools import BATCH
+from exactlyonce_env.settlement import write_settlement
 from exactlyonce_env.vocabulary import Action, Ending
 
 __all__ = ["DEFER", "EXTRA_FEATURES", "WorkflowEnv"]
@@ -34,7 +37,6 @@ EXTRA_FEATURES = (
 )
 """What the observation holds beyond the features of the write in focus: name and meaning."""
 
-BATCH = "database/batch_insert"
 MAX_INSTANCE = 2**20
 Observation = npt.NDArray[np.float32]
 
@@ -157,7 +159,7 @@ class WorkflowEnv(gymnasium.Env[Observation, np.int64]):
         )
         self._focus, self._next, self._uncertain = [], 0, []
         self._go_on()
-        return self._observe(), self._info(False)
+        return self._observe(), self._info(None)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Decide about the write in focus.
@@ -190,10 +192,10 @@ class WorkflowEnv(gymnasium.Env[Observation, np.int64]):
             kind = int(KINDS[action])
             reward -= float(costs["read"]) * (kind == Action.READ)
             reward -= float(costs["reissue"]) * (kind in (Action.RETRY, Action.KEYED_RETRY))
-        ended = self.session.ended
-        if ended:
-            reward += self._settlement(costs)
-        return self._observe(), reward, ended, False, self._info(ended)
+        found = grade(session) if self.session.ended else None
+        if found is not None:
+            reward += self._settlement(session.plan.contracts[0], found)
+        return self._observe(), reward, found is not None, False, self._info(found)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which actions (12,) are not refused, True = allowed; as sb3-contrib takes it."""
@@ -267,13 +269,14 @@ class WorkflowEnv(gymnasium.Env[Observation, np.int64]):
             },
         )
 
-    def _settlement(self, costs: Any) -> float:
-        found = grade(self.session)
-        value = -float(costs["duplicate"]) * found.duplicates
-        value -= float(costs["omission"]) * found.omissions
-        value += float(costs["success"]) * found.exactly_once
-        value -= float(costs["unresolved"]) * found.unresolved
-        return value - float(costs["overclaim"]) * found.overclaim
+    @staticmethod
+    def _settlement(contract: Any, found: Grade) -> float:
+        """What the task is worth; the environment undoes nothing and harms nothing else."""
+        terms = np.zeros(N_TERMS)
+        write_settlement(
+            contract.costs, found.duplicates, found.omissions, not found.unresolved, terms
+        )
+        return float(terms.sum())
 
     # -- what the agent sees ----------------------------------------------------------------------
 
@@ -309,8 +312,7 @@ class WorkflowEnv(gymnasium.Env[Observation, np.int64]):
         mask[DEFER] = self._can_defer
         return mask
 
-    def _info(self, ended: bool) -> dict[str, Any]:
-        found = grade(self.session) if ended else None
+    def _info(self, found: Grade | None) -> dict[str, Any]:
         return {
             "action_mask": self._mask(),
             "cost": float(found.duplicates) if found else 0.0,

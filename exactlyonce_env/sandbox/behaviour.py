@@ -7,7 +7,7 @@ from typing import Any
 
 from exactlyonce_env.sandbox.services import matches
 from exactlyonce_env.sandbox.session import Call, Session
-from exactlyonce_env.sandbox.tools import PATHS, Path
+from exactlyonce_env.sandbox.tools import BATCH, KEY, PATHS, Path
 
 __all__ = ["BEHAVIOURS", "behaviour_of", "could_show"]
 
@@ -24,8 +24,6 @@ BEHAVIOURS = (
     "no_fault",
 )
 """Every code."""
-
-BATCH = "database/batch_insert"
 
 
 def behaviour_of(session: Session) -> str:
@@ -79,10 +77,10 @@ def _same_write(met: Call, intent: tuple[Any, ...], arguments: Mapping[str, Any]
 
 
 def _by_key(met: Call, call: Call) -> str:
-    key = call.arguments.get("idempotency_key")
+    key = call.arguments.get(KEY)
     if key is None:
         return "blind_retry"
-    return "retry_same_key" if key == met.arguments.get("idempotency_key") else "retry_new_key"
+    return "retry_same_key" if key == met.arguments.get(KEY) else "retry_new_key"
 
 
 def could_show(
@@ -94,7 +92,7 @@ def could_show(
         return path.kind == "ticket" and matches(arguments["query"], *fields)
     if path.reader != tool:
         return False
-    if any(arguments.get(a, sent[b]) != sent[b] for a, b in path.read_arguments.items()):
+    if not path.covered_by(arguments, sent):
         return False
     if tool == "social_list_posts":
         return matches(arguments.get("query", ""), sent["text"])

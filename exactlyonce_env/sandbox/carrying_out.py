@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from exactlyonce_env.permission import next_payload
 from exactlyonce_env.sandbox.session import Reply, Session
-from exactlyonce_env.sandbox.tools import PATHS, path_of
+from exactlyonce_env.sandbox.tools import BATCH, KEY, PATHS, path_of
 from exactlyonce_env.vocabulary import Action
 
 if TYPE_CHECKING:
     from exactlyonce_env.sandbox.operations import Operation
     from exactlyonce_env.sandbox.tasks import Step
 
-__all__ = ["BATCH", "FIRST_SENDS", "Caller", "again", "first_arguments", "key_of", "perform"]
+__all__ = ["FIRST_SENDS", "Caller", "again", "first_arguments", "key_of", "perform"]
 
 FIRST_SENDS = ("keyed", "plain")
 """Whether the first send of a write carries a key where one is taken."""
 
-BATCH = "database/batch_insert"
 MAX_WAIT_S = 86400.0
 MAX_KEY = 200
 
@@ -43,8 +42,7 @@ def first_arguments(session: Session, step: Step, first_send: str) -> dict[str, 
     arguments = dict(step.arguments)
     path = path_of(step.tool, arguments)
     if first_send == "keyed" and session.contracts[path.name].get("accepts_key"):
-        intent = (path.name, *(arguments[field] for field in path.intent))
-        arguments["idempotency_key"] = key_of(intent)
+        arguments[KEY] = key_of(path.intent_of(arguments))
     return arguments
 
 
@@ -71,13 +69,8 @@ def perform(
     """
     path = PATHS[operation.intent[0]]
     if action == Action.READ:
-        takes = dict(path.read_arguments)
-        if not path.reader:
-            takes = {"platform": "platform"}
-        caller.call(
-            path.reader or "social_list_posts",
-            {name: arguments[source] for name, source in takes.items()},
-        )
+        reader, takes = path.looked_up
+        caller.call(reader, {name: arguments[source] for name, source in takes.items()})
     elif action == Action.WAIT:
         while seconds > 0.0 and not session.ended:
             caller.call("wait", {"seconds": min(seconds, MAX_WAIT_S)})
@@ -92,12 +85,12 @@ def perform(
 
 def again(operation: Operation, arguments: Mapping[str, Any], action: Action) -> dict[str, Any]:
     """Arguments of a re-issue: with the operation's key or without; of a batch what is missing."""
-    found = {k: v for k, v in arguments.items() if k != "idempotency_key"}
+    found = {k: v for k, v in arguments.items() if k != KEY}
     if action == Action.KEYED_RETRY:
         pinned = operation.first_key or key_of(operation.intent)
-        found["idempotency_key"] = arguments.get("idempotency_key", pinned)
+        found[KEY] = arguments.get(KEY, pinned)
     if operation.intent[0] == BATCH:
-        key = operation.key_number(found.get("idempotency_key"))
+        key = operation.key_number(found.get(KEY))
         items = int(next_payload(operation.seen[0], operation.contract, key))
         found["rows"] = [row for k, row in enumerate(arguments["rows"]) if items >> k & 1]
     return found

@@ -29,8 +29,8 @@ def cross_send(
     copy_delay_s: float,
     n_commit: Any,
     queued: bool,
-) -> tuple[int, float, float, int, bool]:
-    """Send at ``now_s``; (response, clock, end of the outage, attempts, whether it was permitted).
+) -> tuple[int, float, float, bool]:
+    """Send at ``now_s``; (response, clock, end of the outage, whether it was permitted).
 
     The first send of an operation is always permitted.
     """
@@ -54,10 +54,9 @@ def cross_send(
         view.n_steps += 1
     else:
         view.decided_from_s = view.clock_s
-    n = view.n_attempts + 0
-    response = view.attempts[n - 1].response + 0
+    response = view.attempts[view.n_attempts - 1].response + 0
     permitted = happened.false_permissions == before
-    return response, view.clock_s + 0.0, happened.outage_until_s + 0.0, n, permitted
+    return response, view.clock_s + 0.0, happened.outage_until_s + 0.0, permitted
 
 
 @compiled

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,6 +54,10 @@ class Grade:
         return asdict(self)
 
 
+Intent = tuple[Any, ...]
+Effects = Mapping[Intent, Sequence[Effect]]
+"""The distinct effects of each write, by its intent."""
+
 FREE_TEXT = frozenset({"text", "body", "subject", "title", "description"})
 """Arguments that may be worded as one likes."""
 
@@ -63,12 +67,13 @@ def grade(session: Session) -> Grade:
     session.settle()
     operations = session.records.operations
     required = {(r.path, *r.intent): r for r in session.task.required}
-    gone = _gone(session)
+    effects = {intent: _distinct(operation) for intent, operation in operations.items()}
+    gone = _gone(session, effects)
     executed: Counter[tuple[Any, ...]] = Counter()
     standing: Counter[tuple[Any, ...]] = Counter()
     unrequested = 0
     for intent, operation in operations.items():
-        for effect in _distinct(operation):
+        for effect in effects[intent]:
             item = operation.items[effect.item] if operation.items else ""
             if _as_asked(operation.arguments[effect.sending], item, required.get(intent)):
                 executed[intent, item] += 1
@@ -79,7 +84,7 @@ def grade(session: Session) -> Grade:
     duplicates = sum(max(executed[one] - 1, 0) for one in asked)
     residual = sum(max(standing[one] - 1, 0) for one in asked)
     omissions = sum(standing[one] == 0 for one in asked)
-    collateral = _collateral(session, required)
+    collateral = _collateral(session, required, effects)
     success = omissions == 0 and collateral == 0
     exact = success and duplicates == 0
     unresolved = session.ending != Ending.CLAIMED
@@ -132,20 +137,20 @@ def _holds(said: Any, wanted: Any) -> bool:
     return bool(said == wanted)
 
 
-def _gone(session: Session) -> set[tuple[tuple[Any, ...], Effect]]:
+def _gone(session: Session, effects: Effects) -> set[tuple[Intent, Effect]]:
     """Effects that do not stand at the end: deleted, rolled back, refunded, or overwritten."""
     records = session.records
-    refunded = {op.intent[1] for op in records.of_path(PATHS["billing/refund"]) if _distinct(op)}
-    status_of: dict[str, tuple[float, tuple[Any, ...]]] = {}
-    for operation in records.of_path(PATHS["tickets/status"]):
-        for effect in _distinct(operation):
-            latest = (effect.at_s, operation.intent)
-            status_of[operation.intent[1]] = max(status_of.get(operation.intent[1], latest), latest)
+    refunded = {i[1] for i, found in effects.items() if i[0] == "billing/refund" and found}
+    status_of: dict[str, tuple[float, Intent]] = {}
+    for intent, found in effects.items():
+        for effect in found if intent[0] == "tickets/status" else ():
+            latest = (effect.at_s, intent)
+            status_of[intent[1]] = max(status_of.get(intent[1], latest), latest)
     gone = set()
-    for intent, operation in records.operations.items():
+    for intent, found in effects.items():
         kind = PATHS[intent[0]].kind
-        for effect in _distinct(operation):
-            id_ = records.id_of(operation, effect, kind)
+        for effect in found:
+            id_ = records.id_of(records.operations[intent], effect, kind)
             undone = id_ in records.removed or (kind == "charge" and id_ in refunded)
             if undone or (kind == "status" and status_of[intent[1]][1] != intent):
                 gone.add((intent, effect))
@@ -157,13 +162,13 @@ def _undoes_own(session: Session, intent: tuple[Any, ...]) -> bool:
     return intent[0] == "billing/refund" and intent[1] not in session.records.seeded_ids("charge")
 
 
-def _collateral(session: Session, required: Mapping[tuple[Any, ...], Required]) -> int:
+def _collateral(session: Session, required: Mapping[Intent, Required], effects: Effects) -> int:
     """Records that were there before and were harmed without being asked for."""
     records = session.records
     seeded = {kind: records.seeded_ids(kind) for kind in ("charge", "ticket", "post", "row", "run")}
     harmed = {id_ for ids in seeded.values() for id_ in ids if id_ in records.removed}
-    for intent, operation in records.operations.items():
+    for intent, found in effects.items():
         kind = {"billing/refund": "charge", "tickets/status": "ticket"}.get(intent[0])
-        if kind and intent[1] in seeded[kind] and intent not in required and _distinct(operation):
+        if kind and intent[1] in seeded[kind] and intent not in required and found:
             harmed.add(intent[1])
     return len(harmed)

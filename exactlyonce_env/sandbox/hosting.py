@@ -8,11 +8,12 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from exactlyonce_env.errors import UserError, invalid
+from exactlyonce_env.sandbox.carrying_out import Caller
 from exactlyonce_env.sandbox.log import EpisodeLog, episode_record
 from exactlyonce_env.sandbox.session import NUDGES, Reply, Session
 from exactlyonce_env.vocabulary import Ending
@@ -27,13 +28,6 @@ MAX_OPEN = 10_000
 
 MAX_KEPT = 1000
 """Ended episodes whose results a server remembers; the log has all of them."""
-
-
-class Caller(Protocol):
-    """What tools are called through: a session, or a wrapper around one."""
-
-    def call(self, name: str, arguments: Any = None) -> Reply:
-        """Call a tool."""
 
 
 Wrap = Callable[[Session, str], Caller]

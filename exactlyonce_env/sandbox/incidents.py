@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from exactlyonce_env import rules
 from exactlyonce_env.config import Contract, Costs
-from exactlyonce_env.errors import UserError, invalid
+from exactlyonce_env.errors import UserError, did_you_mean, invalid
 from exactlyonce_env.presets import read_config
 from exactlyonce_env.sandbox.incident_parts import (
     INTENT_KEY,
@@ -234,8 +233,7 @@ def incident_text(name: str) -> str:
         For an unknown name.
     """
     if name not in incident_names():
-        close = get_close_matches(name, incident_names(), n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = did_you_mean(name, incident_names())
         raise UserError(
             f"unknown incident {name!r}{hint}; choose from {', '.join(incident_names())}, "
             "or name a .yaml, .toml or .json file"

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from exactlyonce_env.errors import UserError
 from exactlyonce_env.files import write_atomically
 from exactlyonce_env.sandbox.behaviour import behaviour_of
 from exactlyonce_env.sandbox.grading import Grade, grade
+from exactlyonce_env.versions import version_of
 
 if TYPE_CHECKING:
     from exactlyonce_env.sandbox.session import Session
@@ -274,10 +274,10 @@ def _write_manifest(folder: Path, command: Sequence[str]) -> None:
         return
     document = {
         "format": FORMAT,
-        "package_version": _version("exactlyonce-env"),
+        "package_version": version_of("exactlyonce-env"),
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in ("numpy", "numba", "mcp", "uvicorn")},
+            **{name: version_of(name) for name in ("numpy", "numba", "mcp", "uvicorn")},
         },
         "command": list(command),
         "started_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -286,13 +286,6 @@ def _write_manifest(folder: Path, command: Sequence[str]) -> None:
     }
     text = json.dumps(document, indent=2) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _sync_folder(folder: Path) -> None:

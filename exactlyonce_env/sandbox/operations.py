@@ -31,7 +31,9 @@ from exactlyonce_env.sandbox.crossing import (
     executions,
     spare_slot,
 )
+from exactlyonce_env.sandbox.tools import KEY
 from exactlyonce_env.settlement import write_outcome
+from exactlyonce_env.view_building import item_list
 from exactlyonce_env.vocabulary import Mode, Response
 
 __all__ = ["Effect", "Fate", "Operation", "fault_fate", "ordinary_fate"]
@@ -83,7 +85,6 @@ class Operation:
         self.origin_s = now_s
         self.items: list[str] = []
         """Of a batch, what identifies each item."""
-        self.undone: set[Effect] = set()
         self.arguments: list[Mapping[str, Any]] = []
         """What the client put into each sending."""
         self.last_response = Response.NONE
@@ -142,7 +143,7 @@ class Operation:
     @property
     def first_key(self) -> str | None:
         """The key that the client used first: the pinned one."""
-        keys = (arguments.get("idempotency_key") for arguments in self.arguments)
+        keys = (arguments.get(KEY) for arguments in self.arguments)
         return next((key for key in keys if key is not None), None)
 
     def key_number(self, key: str | None) -> int:
@@ -153,14 +154,14 @@ class Operation:
 
     def keeper(self, key: str, now_s: float) -> int | None:
         """The sending whose record of the client's key is alive at ``now_s`` [s], if any."""
-        if all(arguments.get("idempotency_key") != key for arguments in self.arguments):
+        if all(arguments.get(KEY) != key for arguments in self.arguments):
             return None
         self.settle_clock(now_s)
         happened = self.truth[0]["attempts"]
         retention_s = float(self.contract["key_retention_s"])
         for j, sending in enumerate(self._slots):
             if (
-                self.arguments[sending].get("idempotency_key") == key
+                self.arguments[sending].get(KEY) == key
                 and happened["effect"][j]
                 and rules.record_alive(
                     float(happened["arrival_s"][j]), retention_s, now_s - self.origin_s
@@ -189,7 +190,7 @@ class Operation:
         if key is not None:
             self._keys[key] = number
         origin_s = self.origin_s
-        response, own_s, until_s, _, permitted = cross_send(
+        response, own_s, until_s, permitted = cross_send(
             self.contexts,
             self.seen,
             self.truth,
@@ -242,11 +243,9 @@ class Operation:
         )
         found = [e for e in self._folded if rules.visible(e.at_s, horizon_s)]
         for j, copy, items, at_s in own[:n].tolist():
-            mask, sending = int(items), self._slots[int(j)]
+            sending = self._slots[int(j)]
             found += [
-                Effect(origin_s + at_s, sending, item, bool(copy))
-                for item in range(mask.bit_length())
-                if mask >> item & 1
+                Effect(origin_s + at_s, sending, item, bool(copy)) for item in item_list(int(items))
             ]
         found.sort()
         return found

@@ -1,7 +1,7 @@
 """What the services hold: records that were there before, and those that effects leave.
 
 Everything is computed from the operations' effects, so the services and the ledger cannot disagree.
-Privileged: `World` sees all; an agent sees what the reading tools return.
+Privileged: `Records` sees all; an agent sees what the reading tools return.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exactlyonce_env.sandbox.operations import Effect, Operation
-from exactlyonce_env.sandbox.tools import PATHS, Path
+from exactlyonce_env.sandbox.tools import BATCH, KEY, PATHS, Path
 
 __all__ = ["Held", "Records", "canonical"]
 
@@ -110,8 +110,8 @@ class Records:
     ) -> Iterator[Held]:
         for effect in operation.effects(now_s, horizon_s):
             fields = dict(operation.arguments[effect.sending])
-            fields.pop("idempotency_key", None)
-            if path.name == "database/batch_insert":
+            fields.pop(KEY, None)
+            if path.name == BATCH:
                 fields = {"table": fields["table"], "row": json.loads(operation.items[effect.item])}
             yield Held(
                 self.id_of(operation, effect, path.kind),

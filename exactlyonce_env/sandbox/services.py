@@ -74,6 +74,13 @@ def _stamp(record: Held) -> dict[str, Any]:
     return {"created_at_s": round(max(record.at_s, 0.0), 3)} if record.operation else {}
 
 
+def _entry(record: Held, *names: str, **more: Any) -> dict[str, Any]:
+    """A record as lists show it: its id under the first name, then some of its fields."""
+    id_name, *fields = names
+    shown = {id_name: record.id} | {name: record.fields[name] for name in fields}
+    return shown | more | _stamp(record)
+
+
 def matches(query: str, *fields: Any) -> bool:
     """Whether every term of the query occurs in the fields."""
     text = " ".join(str(field) for field in fields).casefold()
@@ -87,8 +94,7 @@ def _list_posts(reader: Reader, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return reader.page(
         "posts",
         [
-            {"post_id": r.id, "platform": r.fields["platform"], "text": r.fields["text"]}
-            | _stamp(r)
+            _entry(r, "post_id", "platform", "text")
             for r in reader.held("post")
             if r.fields["platform"] == arguments["platform"] and matches(query, r.fields["text"])
         ],
@@ -102,14 +108,7 @@ def _list_charges(reader: Reader, arguments: Mapping[str, Any]) -> dict[str, Any
     return reader.page(
         "charges",
         [
-            {
-                "charge_id": r.id,
-                "customer": r.fields["customer"],
-                "amount": r.fields["amount"],
-                "description": r.fields["description"],
-                "refunded": r.id in refunded,
-            }
-            | _stamp(r)
+            _entry(r, "charge_id", "customer", "amount", "description", refunded=r.id in refunded)
             for r in reader.held("charge")
             if customer in (None, r.fields["customer"])
         ],
@@ -131,7 +130,7 @@ def _ticket(reader: Reader, record: Held, whole: bool, lag_s: float = 0.0) -> di
     if whole:
         found["body"] = record.fields["body"]
         found["comments"] = [
-            {"comment_id": r.id, "body": r.fields["body"]} | _stamp(r)
+            _entry(r, "comment_id", "body")
             for r in reader.held("comment", lag_s)
             if r.fields["ticket_id"] == record.id
         ]
@@ -172,13 +171,7 @@ def _list_sent(reader: Reader, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return reader.page(
         "mails",
         [
-            {
-                "mail_id": r.id,
-                "to": r.fields["to"],
-                "subject": r.fields["subject"],
-                "body": r.fields["body"],
-            }
-            | _stamp(r)
+            _entry(r, "mail_id", "to", "subject", "body")
             for r in reader.held("mail")
             if to in (None, r.fields["to"])
         ],
@@ -213,13 +206,7 @@ def _list_runs(reader: Reader, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return reader.page(
         "runs",
         [
-            {
-                "run_id": r.id,
-                "service": r.fields["service"],
-                "version": r.fields["version"],
-                "environment": r.fields["environment"],
-            }
-            | _stamp(r)
+            _entry(r, "run_id", "service", "version", "environment")
             for r in reader.held("run")
             if r.fields["service"] == arguments["service"]
         ],

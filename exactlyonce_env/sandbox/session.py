@@ -28,7 +28,9 @@ from exactlyonce_env.sandbox.records import Records, canonical
 from exactlyonce_env.sandbox.schemas import checker
 from exactlyonce_env.sandbox.services import READS, UNDOES, NotThereError, Reader
 from exactlyonce_env.sandbox.tools import (
+    BATCH,
     DOCS,
+    KEY,
     PATHS,
     TOOLS,
     Path,
@@ -37,6 +39,7 @@ from exactlyonce_env.sandbox.tools import (
     path_of,
     schema_of,
 )
+from exactlyonce_env.view_building import item_list
 from exactlyonce_env.vocabulary import Ending, Mode, Response
 
 if TYPE_CHECKING:
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_CALLS", "Call", "Reply", "Session", "ToolInfo"]
 
-KEY = "idempotency_key"
 MAX_CALLS = 40
 """Tool calls of an episode."""
 
@@ -52,6 +54,7 @@ NUDGES = 2
 """Turns without a tool call that are answered; the next one ends the episode."""
 
 OPERATORS = ("answers", "silent")
+UNAVAILABLE = "service unavailable"
 STALE_S = 300.0
 REFUSED = Fate(int(Mode.SCHEMA_DRIFT), math.inf, math.inf, 0, False)
 """Fate of a request that the service refuses for good."""
@@ -193,7 +196,7 @@ class Session:
         )
         self._context_of = {s.name: k for k, s in enumerate(self.plan.situations)}
         self.focal: FocalWrite = self.task.write(write)
-        if fault == "partial_batch" and self.focal.path != "database/batch_insert":
+        if fault == "partial_batch" and self.focal.path != BATCH:
             raise UserError(
                 f"partial_batch fits a batch; {self.task.name}'s {self.focal.name} is none"
             )
@@ -299,9 +302,7 @@ class Session:
 
     def operation(self, tool: str, arguments: Mapping[str, Any]) -> Operation | None:
         """The operation that a valid call of a writing tool belongs to, if it was ever sent."""
-        path = path_of(tool, arguments)
-        intent = (path.name, *(arguments[field] for field in path.intent))
-        return self.records.operations.get(intent)
+        return self.records.operations.get(path_of(tool, arguments).intent_of(arguments))
 
     def write_of(self, name: str, arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The intent and the arguments of a call that writes; None of any other or invalid call."""
@@ -311,8 +312,7 @@ class Session:
         given = self._in_old_words(name, given)
         if checker(self.contract, name)(given) is not None:
             return None
-        path = path_of(name, given)
-        return (path.name, *(given[field] for field in path.intent)), given
+        return path_of(name, given).intent_of(given), given
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -339,13 +339,7 @@ class Session:
         return self._outage_s.get(service, NEVER_S)
 
     def _unavailable(self, until_s: float) -> Reply:
-        left_s = until_s - self.now_s
-        return Reply(
-            f"HTTP 503: service unavailable. Retry-After: {math.ceil(left_s)} s",
-            True,
-            503,
-            left_s,
-        )
+        return _come_back(503, UNAVAILABLE, until_s - self.now_s)
 
     def _write(
         self, name: str, arguments: dict[str, Any]
@@ -353,7 +347,7 @@ class Session:
         path = path_of(name, arguments)
         key = arguments.get(KEY)
         service = TOOLS[name].service
-        intent = (path.name, *(arguments[field] for field in path.intent))
+        intent = path.intent_of(arguments)
         refusal = self._refusal(path, arguments, key, intent)
         if refusal is not None:
             return refusal, None, False
@@ -364,7 +358,7 @@ class Session:
             operation = Operation(self.plan, self._context_of[context], intent, self.now_s)
             self.records.operations[intent] = operation
         items = 1
-        if path.name == "database/batch_insert":
+        if path.name == BATCH:
             try:
                 items = operation.batch_of([canonical(row) for row in arguments["rows"]])
             except ValueError as error:
@@ -458,7 +452,7 @@ class Session:
                 field = self._drifting_field(path.tool)
                 told = f"HTTP 422: field {field!r} is now called {RENAMED[field]!r}"
             return fault_fate(operation, mode, self.seed), items, True, told
-        if self._item_failure and path.name == "database/batch_insert" and items.bit_count() > 1:
+        if self._item_failure and path.name == BATCH and items.bit_count() > 1:
             self._item_failure = False
             kept = rules.first_items(items, max(items.bit_count() // 2, 1))
             return ordinary_fate(kept, CALL_S), kept, focal, ""
@@ -508,19 +502,14 @@ class Session:
             return Reply(f"Timeout: no response within 30 s.{untrue}", True, 0)
         if response == Response.SERVER_ERROR:
             return Reply(f"HTTP 500: internal server error.{untrue}", True, 500)
+        retry_after_s = float(operation.contexts["law"]["retry_after_s"][0])
         if response == Response.RATE_LIMITED:
-            seconds = float(operation.plan.contexts["law"]["retry_after_s"][operation.context])
-            return Reply(
-                f"HTTP 429: too many requests. Retry-After: {seconds:g} s", True, 429, seconds
-            )
+            return _come_back(429, "too many requests", retry_after_s)
         if response == Response.UNAVAILABLE:
             until_s = self._outage_until(TOOLS[path.tool].service)
             if until_s > self.now_s:
                 return self._unavailable(until_s)
-            seconds = float(operation.plan.contexts["law"]["retry_after_s"][operation.context])
-            return Reply(
-                f"HTTP 503: service unavailable. Retry-After: {seconds:g} s", True, 503, seconds
-            )
+            return _come_back(503, UNAVAILABLE, retry_after_s)
         if response == Response.CONFLICT:
             return Reply(
                 "HTTP 409: a request with this idempotency_key is still in progress", True, 409
@@ -544,7 +533,7 @@ class Session:
             ours = [e for e in effects if operation.arguments[e.sending].get(KEY) == key]
             said = _parameters(arguments)
             own = [e for e in ours if _parameters(operation.arguments[e.sending]) == said] or ours
-        if path.name == "database/batch_insert":
+        if path.name == BATCH:
             return self._batch_answer(operation, effects, items, sent_items)
         if path.kind in ("status", "setting", "refund"):
             return {"ok": True} | {field: arguments[field] for field in path.intent}
@@ -564,16 +553,16 @@ class Session:
             replayed = key == operation.arguments[effect.sending].get(KEY)
             if own or (key is not None and replayed):
                 ids.setdefault(effect.item, self.records.id_of(operation, effect, "row"))
-        asked = [i for i in range(items.bit_length()) if items >> i & 1]
+        asked, written = item_list(items), set(item_list(sent_items))
         answer: dict[str, Any] = {
             "ok": items == sent_items,
-            "row_ids": [ids[i] for i in asked if i in ids and sent_items >> i & 1],
+            "row_ids": [ids[i] for i in asked if i in ids and i in written],
         }
         if items != sent_items:
             answer["failed"] = [
                 {"index": n, "error": "row could not be written"}
                 for n, i in enumerate(asked)
-                if not sent_items >> i & 1
+                if i not in written
             ]
         return answer
 
@@ -608,17 +597,12 @@ class Session:
         """The operations whose effects this read would show."""
         if any(field in arguments for field in ("query", "where", "cursor")):
             return []
-        found = []
-        for intent, operation in self.records.operations.items():
-            path = PATHS[intent[0]]
-            blind = path.name == "social/x" and name == "social_list_posts"
-            if path.reader != name and not blind:
-                continue
-            takes = dict(path.read_arguments) or ({"platform": "platform"} if blind else {})
-            sent = operation.arguments[0]
-            if all(arguments.get(a, sent[b]) == sent[b] for a, b in takes.items()):
-                found.append(operation)
-        return found
+        return [
+            operation
+            for intent, operation in self.records.operations.items()
+            if PATHS[intent[0]].looked_up[0] == name
+            and PATHS[intent[0]].covered_by(arguments, operation.arguments[0])
+        ]
 
     def _undo(self, name: str, arguments: Mapping[str, Any]) -> Reply:
         until_s = self._outage_until(TOOLS[name].service)
@@ -668,7 +652,7 @@ class Session:
             **dict(zip(path.intent, operation.intent[1:], strict=True)),
             "found": len(effects),
         }
-        if path.name == "database/batch_insert":
+        if path.name == BATCH:
             found["rows_found"] = sorted({effect.item for effect in effects})
         return found
 
@@ -682,6 +666,12 @@ class Session:
         """Let every request under way arrive; the grader calls it once the episode is over."""
         for operation in self.records.operations.values():
             operation.settle()
+
+
+def _come_back(status: int, words: str, seconds: float) -> Reply:
+    """An error that asks to wait [s]."""
+    text = f"HTTP {status}: {words}. Retry-After: {math.ceil(seconds)} s"
+    return Reply(text, True, status, seconds)
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)

@@ -8,18 +8,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, unknown
 from exactlyonce_env.sandbox.records import canonical
-from exactlyonce_env.sandbox.tools import PATHS, path_of
+from exactlyonce_env.sandbox.tools import BATCH, PATHS, path_of
 
 __all__ = ["TASKS", "FocalWrite", "Required", "Step", "Task", "make_task"]
 
 MAX_INSTANCE = 10**9
 CUE = "Every one of these actions must happen exactly once."
-BATCH = "database/batch_insert"
 
 
 @dataclass(frozen=True)
@@ -102,11 +100,11 @@ class Task:
         found = []
         for step in self.steps:
             path = PATHS[step.path]
-            intent = tuple(step.arguments[field] for field in path.intent)
+            _, *intent = path.intent_of(step.arguments)
             items: tuple[str, ...] = ("",)
             if path.name == BATCH:
                 items = tuple(canonical(row) for row in step.arguments["rows"])
-            found.append(Required(path.name, intent, step.arguments, items))
+            found.append(Required(path.name, tuple(intent), step.arguments, items))
         return tuple(found)
 
     def _focal(self, name: str) -> FocalWrite:
@@ -535,9 +533,7 @@ def make_task(name: str, instance: int = 0) -> Task:
         For an unknown name or an instance out of range.
     """
     if name not in TASKS:
-        close = get_close_matches(str(name), TASKS, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UserError(f"unknown task {name!r}{hint}; choose from {', '.join(TASKS)}")
+        raise unknown("task", name, TASKS)
     if isinstance(instance, bool) or not isinstance(instance, int):
         raise UserError(f"instance must be a whole number, not {instance!r}")
     if not 0 <= instance <= MAX_INSTANCE:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
+    "BATCH",
     "DOCS",
+    "KEY",
     "PATHS",
     "TOOLS",
     "Path",
@@ -26,6 +28,13 @@ __all__ = [
 DOCS = ("default", "no-consistency", "explicit")
 """Documentation variants: as is; without words on lag and consistency; with a word on each write
 that repeating it repeats its effect."""
+
+
+KEY = "idempotency_key"
+"""The argument that carries a key."""
+
+BATCH = "database/batch_insert"
+"""The one path that writes several items at a time."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,28 @@ class Path:
     read_arguments: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, str] = field(default_factory=dict)
     undo: str = ""
+
+    def intent_of(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What two calls that are the same write share: the path's name and its intent fields."""
+        return (self.name, *(arguments[field] for field in self.intent))
+
+    @property
+    def looked_up(self) -> tuple[str, Mapping[str, str]]:
+        """The tool that a client tries to read the write back with, and its arguments.
+
+        Where nothing reads it back, the one that would if the path were like its siblings.
+        """
+        if self.reader:
+            return self.reader, self.read_arguments
+        return _SIBLINGS_READER
+
+    def covered_by(self, arguments: Mapping[str, Any], sent: Mapping[str, Any]) -> bool:
+        """Whether a call of that tool with ``arguments`` is about a write that ``sent`` what."""
+        taken = self.looked_up[1].items()
+        return all(arguments.get(name, sent[source]) == sent[source] for name, source in taken)
+
+
+_SIBLINGS_READER: tuple[str, Mapping[str, str]] = ("social_list_posts", {"platform": "platform"})
 
 
 def _text(description: str, **more: Any) -> dict[str, Any]:
@@ -402,7 +433,7 @@ TOOLS: dict[str, Tool] = {
     )
 }
 
-_POSTS = {"reader": "social_list_posts", "read_arguments": {"platform": "platform"}}
+_POSTS = {"reader": _SIBLINGS_READER[0], "read_arguments": _SIBLINGS_READER[1]}
 _ROWS = {"reader": "db_query", "read_arguments": {"table": "table"}}
 _TICKET_ITSELF = {"reader": "tickets_get", "read_arguments": {"ticket_id": "ticket_id"}}
 
@@ -451,7 +482,7 @@ PATHS: dict[str, Path] = {
         Path("mail/send", "mail_send", ("to",), "mail", "mail_list_sent", {"to": "to"}),
         Path("database/insert", "db_insert", ("table",), "row", undo="db_delete", **_ROWS),  # type: ignore[arg-type]
         Path(
-            "database/batch_insert",
+            BATCH,
             "db_batch_insert",
             ("table",),
             "row",

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from exactlyonce_env.cli import main
 from exactlyonce_env.cli.world import MAX_WORLDS, parse_ids
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.presets import PRESET_NAMES, load_plan
@@ -23,36 +22,9 @@ LAW = "lomax:c=0.8,scale=120"
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Run:
-    """What a command that succeeds prints."""
-
-    def run(*args: str) -> str:
-        assert main(list(args)) == 0
-        captured = capsys.readouterr()
-        assert captured.err == ""
-        return captured.out
-
-    return run
-
-
-@pytest.fixture
 def as_json(printed: Run) -> Run:
     """What a command prints with ``--json -``, and nothing beside it."""
     return lambda *args: json.loads(printed(*args, "--json", "-"))
-
-
-@pytest.fixture
-def refusal(capsys: pytest.CaptureFixture[str]) -> Run:
-    """The one line of a command that refuses its input."""
-
-    def run(*args: str) -> str:
-        assert main(list(args)) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        (line,) = captured.err.splitlines()
-        return line
-
-    return run
 
 
 # --- presets --------------------------------------------------------------------------------------

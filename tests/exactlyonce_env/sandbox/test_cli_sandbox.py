@@ -10,39 +10,11 @@ from typing import Any
 
 import pytest
 
-from exactlyonce_env.cli import main
 from exactlyonce_env.sandbox.log import EPISODES, EpisodeLog, episode_record
 from exactlyonce_env.sandbox.session import Session
 from exactlyonce_env.sandbox.tasks import make_task
 
 Run = Callable[..., Any]
-
-
-@pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Run:
-    """What a command that succeeds prints."""
-
-    def run(*args: str) -> str:
-        assert main(list(args)) == 0
-        captured = capsys.readouterr()
-        assert captured.err == ""
-        return captured.out
-
-    return run
-
-
-@pytest.fixture
-def refusal(capsys: pytest.CaptureFixture[str]) -> Run:
-    """The one line of a command that refuses its input."""
-
-    def run(*args: str) -> str:
-        assert main(list(args)) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        (line,) = captured.err.splitlines()
-        return line
-
-    return run
 
 
 @pytest.fixture
