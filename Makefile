@@ -54,7 +54,7 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing exactlyonce-env with development tools and PyTorch into $(VENV) (some minutes)"
-	$(call install,.[dev$(,)train$(,)export$(,)mcp])
+	$(call install,.[dev$(,)train$(,)export$(,)mcp$(,)llm])
 	@touch $@ $(VENV)/.base
 
 demo: $(VENV)/.base

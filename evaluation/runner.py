@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from evaluation.columns import MEASURE_NAMES
 from evaluation.manifest import new_manifest
-from evaluation.store import open_run, open_writer
+from evaluation.store import RunWriter, open_run, open_writer
 from evaluation.world_ranges import WorldRange
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.plan import MAX_WORLD, checked_seed
@@ -28,14 +28,17 @@ from policies.rollout import Episodes, run_policy
 from policies.spec import parse_policy
 
 if TYPE_CHECKING:
+    from evaluation.llm.models import Account, ModelOptions
     from exactlyonce_env.plan import Plan
 
 PART_SIZE = 20_000  # worlds a part
 CLAIRVOYANT = "clairvoyant"
+MODEL = "llm:"
+"""How the specs of language models begin."""
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Progress = Callable[[str, int], None]
-"""Called after each part with the policy and the number of worlds done."""
+"""Called after each part with the policy, running figures behind it, and the number of worlds."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ class Evaluation:
         `evaluation.columns.MEASURE_NAMES`, aligned by world.
     best_rewards
         (n,) float64, the reward of `clairvoyant` on each world.
+    accounts
+        What came of the planned episodes of each language model; its ``episodes`` are those of the
+        first repeat that came to an end.
     """
 
     plan: Plan
@@ -62,6 +68,7 @@ class Evaluation:
     episodes: Mapping[str, Columns]
     best_rewards: npt.NDArray[np.float64]
     out: Path | None = field(default=None)
+    accounts: Mapping[str, Account] = field(default_factory=dict)
 
 
 def evaluate(
@@ -73,6 +80,7 @@ def evaluate(
     out: str | Path | None = None,
     command: Sequence[str] = (),
     progress: Progress | None = None,
+    models: ModelOptions | None = None,
 ) -> Evaluation:
     """Run policies on the same worlds.
 
@@ -92,6 +100,8 @@ def evaluate(
         Command line for the manifest.
     progress
         Called after every finished part.
+    models
+        How language models are run; None: `ModelOptions` as it stands.
 
     Raises
     ------
@@ -101,7 +111,10 @@ def evaluate(
     seed = checked_seed(seed)
     span = _checked_range(worlds)
     chosen = resolve_policies(policies)
+    accounts: dict[str, Account] = {}
     if out is None:
+        asked = _run_models(plan, chosen, span, seed, None, progress, models)
+        accounts.update(asked)
         episodes = {
             spec: _joined(
                 [
@@ -109,14 +122,23 @@ def evaluate(
                     for part in _reported(_parts(span), spec, progress)
                 ]
             )
+            if spec not in asked
+            else asked[spec].runs[0]
             for spec, policy in chosen.items()
         }
     else:
-        episodes = _stored(plan, chosen, span, seed, Path(out), command, progress)
+        episodes = _stored(plan, chosen, span, seed, Path(out), command, progress, models, accounts)
     best = episodes.get(CLAIRVOYANT)
     best_rewards = best["reward"] if best is not None else clairvoyant_rewards(plan, span, seed)
     return Evaluation(
-        plan, seed, span, chosen, episodes, best_rewards, None if out is None else Path(out)
+        plan,
+        seed,
+        span,
+        chosen,
+        episodes,
+        best_rewards,
+        None if out is None else Path(out),
+        accounts,
     )
 
 
@@ -171,6 +193,8 @@ def _stored(
     out: Path,
     command: Sequence[str],
     progress: Progress | None,
+    models: ModelOptions | None,
+    accounts: dict[str, Account],
 ) -> dict[str, Columns]:
     manifest = new_manifest(
         preset=plan.preset.name,
@@ -182,6 +206,11 @@ def _stored(
     )
     with open_writer(out, manifest) as writer:
         for spec, policy in policies.items():
+            if spec.startswith(MODEL):
+                found = _run_models(plan, {spec: policy}, span, seed, out, progress, models)
+                accounts.update(found)
+                _write_returned(writer, spec, found[spec].runs[0])
+                continue
             missing = writer.missing_parts(spec, PART_SIZE)
             done = span[1] - span[0] - sum(stop - start for start, stop in missing)
             if progress is not None and done:
@@ -191,7 +220,61 @@ def _stored(
                 writer.write_part(spec, as_columns(plan, seed, part, episodes))
     run = open_run(out)
     names = ["world", *MEASURE_NAMES, "context", "mode"]
-    return {spec: _within(run.arrays(spec, names), span) for spec in policies}
+    return {
+        spec: dict(accounts[spec].runs[0])
+        if spec in accounts
+        else _within(run.arrays(spec, names), span)
+        for spec in policies
+    }
+
+
+def _run_models(
+    plan: Plan,
+    policies: Mapping[str, AnyPolicy],
+    span: WorldRange,
+    seed: int,
+    folder: Path | None,
+    progress: Progress | None,
+    options: ModelOptions | None,
+) -> dict[str, Account]:
+    """Run the language models among the policies."""
+    if not any(spec.startswith(MODEL) for spec in policies):
+        return {}
+    from evaluation.llm.models import ModelOptions, run_models
+    from policies.llm.policy import LLMPolicy
+
+    found = {spec: p for spec, p in policies.items() if isinstance(p, LLMPolicy)}
+    options = options or ModelOptions()
+    figures = {spec: [0, 0, 0, 0] for spec in found}  # returned, exact, invalid, missing
+
+    def done(spec: str, document: Mapping[str, Any]) -> None:
+        figure = figures[spec]
+        figure[2] += document["invalid"]
+        if document["status"] == "returned":
+            figure[0] += 1
+            figure[1] += document["outcome"]["exactly_once"]
+        else:
+            figure[3] += 1
+        if progress is not None and document["repeat"] == 0:
+            share = f"{figure[1] / figure[0]:.0%} exact" if figure[0] else "none yet"
+            progress(f"{spec}: {share}, {figure[2]} invalid, {figure[3]} missing", 1)
+
+    return run_models(
+        plan, found, seed=seed, worlds=range(*span), folder=folder, options=options, done=done
+    )
+
+
+def _write_returned(writer: RunWriter, spec: str, columns: Columns) -> None:
+    """Add the worlds that came to an end and are not stored yet, a part for each unbroken range."""
+    worlds = columns["world"]
+    held = [range(*part) for part in writer.finished_parts(spec)]
+    new = np.array([not any(w in part for part in held) for w in worlds.tolist()], dtype=bool)
+    places = np.flatnonzero(new)
+    if not len(places):
+        return
+    breaks = np.flatnonzero(np.diff(worlds[places]) != 1) + 1
+    for part in np.split(places, breaks):
+        writer.write_part(spec, {name: values[part] for name, values in columns.items()})
 
 
 def _within(columns: Columns, span: WorldRange) -> Columns:

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from multiprocessing import get_context
 from typing import Any
@@ -52,21 +52,14 @@ class Cell:
     write: str
     first_send: str = "keyed"
     operator: str = "answers"
+    docs: str = "default"
+    instruction: str = "default"
+    repeat: int = 0
 
     @property
     def twin(self) -> Cell:
         """The same episode without the fault."""
-        return Cell(
-            self.policy,
-            self.wrapper,
-            self.contract,
-            "ok",
-            self.task,
-            self.instance,
-            make_task(self.task, self.instance).focal[0],
-            self.first_send,
-            self.operator,
-        )
+        return replace(self, fault="ok", write=make_task(self.task, self.instance).focal[0])
 
 
 @dataclass(frozen=True)
@@ -98,15 +91,12 @@ def plan_cells(
     UserError
         For an unknown name, or a bound where a policy is wanted.
     """
-    for what, given, choices in (
+    check_names(
         ("--contract", contracts, CONTRACTS),
         ("--faults", faults, FAULTS),
         ("--tasks", tasks, tuple(TASKS)),
         ("--first-send", (first_send,), FIRST_SENDS),
-    ):
-        unknown = next((name for name in given if name not in choices), None)
-        if unknown is not None:
-            raise UserError(f"{what}: unknown {unknown!r}; choose from {', '.join(choices)}")
+    )
     specs = []
     for text in policies:
         policy = parse_policy(text)
@@ -117,27 +107,39 @@ def plan_cells(
         specs.append(policy.spec)
     for spec in wrappers:
         wrap(Session(next(iter(TASKS))), spec)
-    cells = []
-    for policy_spec, wrapper, contract, fault, task, instance in product(
-        specs, wrappers, contracts, faults, tasks, instances
-    ):
+    return [
+        Cell(policy, wrapper, contract, *world, first_send, operator)
+        for policy, wrapper, contract in product(specs, wrappers, contracts)
+        for world in plan_worlds(faults, tasks, instances)
+    ]
+
+
+def check_names(*wanted: tuple[str, Sequence[str], Sequence[str]]) -> None:
+    """Refuse names that are not among the choices of an option: option, names, choices.
+
+    Raises
+    ------
+    UserError
+        Naming the first of them.
+    """
+    for option, names, choices in wanted:
+        for name in names:
+            if name not in choices:
+                raise UserError(f"{option}: unknown {name!r}; choose from {', '.join(choices)}")
+
+
+def plan_worlds(
+    faults: Sequence[str], tasks: Sequence[str], instances: Sequence[int]
+) -> Iterator[tuple[str, str, int, str]]:
+    """Fault, task, instance and focal write of every world.
+
+    ``partial_batch`` fits batches only; ``ok`` comes once a task and instance.
+    """
+    for fault, task, instance in product(faults, tasks, instances):
         made = make_task(task, instance)
         for focal in made.writes[:1] if fault == "ok" else made.writes:
             if fault != "partial_batch" or focal.path == BATCH:
-                cells.append(
-                    Cell(
-                        policy_spec,
-                        wrapper,
-                        contract,
-                        fault,
-                        task,
-                        instance,
-                        focal.name,
-                        first_send,
-                        operator,
-                    )
-                )
-    return cells
+                yield fault, task, instance, focal.name
 
 
 def run_cell(cell: Cell) -> Episode:
@@ -149,6 +151,8 @@ def run_cell(cell: Cell) -> Episode:
         fault=cell.fault,
         contract=cell.contract,
         operator=cell.operator,
+        docs=cell.docs,
+        instruction=cell.instruction,
     )
     policy = parse_policy(cell.policy)
     assert not isinstance(policy, Bound)  # `plan_cells` refuses it
@@ -192,7 +196,8 @@ def summarise(
     episodes
         What was run.
     twins
-        The fault-free twin of each of them, by `Cell.twin`.
+        The fault-free twin of each of them, by `Cell.twin`; where one is missing its episode
+        counts for neither ``nominal`` nor ``recovery``.
     by
         One of `BY`.
 
@@ -218,11 +223,21 @@ def summarise(
     ]
 
 
+AGENT = "agent:"
+"""How the specs of agents begin, which are no policies."""
+
+
+def _privileged(cell: Cell) -> bool:
+    """Whether something that acts in the cell sees hidden state."""
+    if cell.wrapper.endswith("-oracle"):
+        return True
+    return not cell.policy.startswith(AGENT) and parse_policy(cell.policy).privileged
+
+
 def _row(members: Sequence[Episode], twins: Mapping[Cell, Episode]) -> dict[str, Any]:
     met = [e for e in members if e.grade.triggered or e.cell.fault == "ok"]
     row: dict[str, Any] = {
-        "privileged": parse_policy(members[0].cell.policy).privileged
-        or members[0].cell.wrapper.endswith("-oracle"),
+        "privileged": _privileged(members[0].cell),
         "episodes": len(members),
         "exactly_once_count": sum(e.grade.exactly_once for e in met),
         "duplicate_count": sum(e.grade.duplicates > 0 for e in met),
@@ -236,8 +251,9 @@ def _row(members: Sequence[Episode], twins: Mapping[Cell, Episode]) -> dict[str,
             row[name] = None if found is None else found.value
             intervals[name] = [None, None] if found is None else [found.low, found.high]
     row["triggered"] = len(met)
-    able = [e for e in met if twins[e.cell.twin].grade.exactly_once]
-    row["nominal"] = len(able) / len(met) if met else None
+    known = [e for e in met if e.cell.twin in twins]
+    able = [e for e in known if twins[e.cell.twin].grade.exactly_once]
+    row["nominal"] = len(able) / len(known) if known else None
     row["recovery"] = sum(e.grade.exactly_once for e in able) / len(able) if able else None
     row["ci"] = intervals
     return row

@@ -49,7 +49,7 @@ def load_episodes(folder: Path) -> dict[Cell, Episode]:
     for number, line in enumerate(whole.decode(errors="replace").splitlines(), 1):
         try:
             entry = json.loads(line)
-            cell = Cell(**{name: entry[name] for name in _CELL})
+            cell = Cell(**{name: entry[name] for name in _CELL if name in entry})
             grade = Grade(**{name: entry[name] for name in _GRADE})
             found[cell] = Episode(cell, grade, str(entry["behaviour"]))
         except (ValueError, KeyError, TypeError):

@@ -44,7 +44,17 @@ def summarise(evaluation: Evaluation, baseline: str | None = None) -> list[dict[
     rows = []
     for spec, policy in evaluation.policies.items():
         columns = evaluation.episodes[spec]
-        estimates = policy_estimates(columns, evaluation.best_rewards)
+        account = evaluation.accounts.get(spec)
+        if account is not None:
+            from evaluation.llm.models import pooled
+
+            columns = pooled(account.runs)
+        if not len(columns["world"]):
+            rows.append({"policy": spec, "privileged": False, "episodes": 0, **_nothing()})
+            rows[-1] |= {} if account is None else account.to_dict()
+            continue
+        best = evaluation.best_rewards[columns["world"] - evaluation.worlds[0]]
+        estimates = policy_estimates(columns, best)
         row: dict[str, Any] = {
             "policy": spec,
             "privileged": policy.privileged,
@@ -52,10 +62,18 @@ def summarise(evaluation: Evaluation, baseline: str | None = None) -> list[dict[
             **{name: estimate.value for name, estimate in estimates.items()},
             "ci": {name: estimate.ci for name, estimate in estimates.items()},
         }
+        if account is not None:
+            row |= account.to_dict()
         if spec in compared:
             row["versus"] = _versus(compared[spec])
         rows.append(row)
     return rows
+
+
+def _nothing() -> dict[str, Any]:
+    """The estimates of a policy without any episode."""
+    names = [name for name in (*MEASURE_NAMES, *RATES, "regret") if name != "cost"]
+    return {**dict.fromkeys(names), "ci": {name: [None, None] for name in names}}
 
 
 def policy_estimates(
@@ -84,8 +102,34 @@ def _comparisons(evaluation: Evaluation, baseline: str | None) -> dict[str, Comp
             f"baseline {baseline!r} is not among the policies; choose from "
             f"{', '.join(evaluation.policies)}"
         )
-    found = compare_to_baseline(evaluation.episodes, baseline, measures=COMPARED)
+    found = compare_to_baseline(_common(evaluation, baseline), baseline, measures=COMPARED)
     return {comparison.policy: comparison for comparison in found}
+
+
+def _common(evaluation: Evaluation, baseline: str) -> Mapping[str, Columns]:
+    """The episodes on the worlds that every policy has, but those without any episode.
+
+    Only a language model can lack worlds.
+    """
+    episodes = {
+        spec: columns
+        for spec, columns in evaluation.episodes.items()
+        if len(columns["world"]) or spec == baseline
+    }
+    if not evaluation.accounts:
+        return episodes
+    shared = np.arange(*evaluation.worlds)
+    for columns in episodes.values():
+        shared = np.intersect1d(shared, columns["world"], assume_unique=True)
+    if not len(shared):
+        raise UserError(f"the policies share no world that came to an end; leave out {baseline!r}")
+    return {
+        spec: {
+            name: values[np.searchsorted(columns["world"], shared)]
+            for name, values in columns.items()
+        }
+        for spec, columns in episodes.items()
+    }
 
 
 def _versus(comparison: Comparison) -> dict[str, Any]:

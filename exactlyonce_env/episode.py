@@ -191,39 +191,97 @@ def replay(plan: Plan, seed: int, world: int, actions: str | Sequence[str]) -> R
     >>> told.ending, told.outcome["unresolved"]
     ('uncertain', True)
     """
-    seed, world = checked_seed(seed), checked_world(world)
     words = split_actions(actions)
     parsed = [parse_action(word) for word in words]
-    seen, truth = np.zeros(1, dtype=VIEW), np.zeros(1, dtype=TRUTH)
-    terms = np.zeros(N_TERMS)
-    kernel.begin(
-        plan.contexts, plan.context_cdf, plan.table, np.uint64(seed), world, seen[0], truth[0]
-    )
-    context = plan.contexts[truth[0].context]
-    steps = [_step(None, seen[0], context, terms, None)]
+    walk = Walk(plan, seed, world)
     for k, (kind, seconds) in enumerate(parsed):
-        if seen[0].ending:
-            raise UserError(_after_the_end(words, k, seen[0]))
-        reissues, false_ones = int(seen[0].n_reissues), int(truth[0].false_permissions)
-        kernel.act(plan.contexts, plan.table, seen[0], truth[0], int(kind), seconds, terms)
+        if walk.ended:
+            raise UserError(_after_the_end(words, k, walk.seen))
+        walk.act(kind, seconds, words[k])
+    return walk.told()
+
+
+class Walk:
+    """One episode, an action at a time.  All but the views is privileged.
+
+    Parameters
+    ----------
+    plan
+        A compiled preset.
+    seed, world
+        Key and id of the world.
+
+    Raises
+    ------
+    UserError
+        For a seed or id out of range.
+    """
+
+    def __init__(self, plan: Plan, seed: int, world: int) -> None:
+        self.plan, self.seed, self.world = plan, checked_seed(seed), checked_world(world)
+        self._seen, self._truth = np.zeros(1, dtype=VIEW), np.zeros(1, dtype=TRUTH)
+        self._terms = np.zeros(N_TERMS)
+        kernel.begin(
+            plan.contexts,
+            plan.context_cdf,
+            plan.table,
+            np.uint64(self.seed),
+            self.world,
+            self.seen,
+            self.truth,
+        )
+        self._context = plan.contexts[self.truth.context]
+        self.steps = [_step(None, self.seen, self._context, self._terms, None)]
+
+    @property
+    def seen(self) -> Record:
+        """The `VIEW` record as it stands; it changes with every action."""
+        return self._seen[0]
+
+    @property
+    def truth(self) -> Record:
+        """The `TRUTH` record as it stands.  Privileged."""
+        return self._truth[0]
+
+    @property
+    def view(self) -> View:
+        """What the client has seen."""
+        return self.steps[-1].view
+
+    @property
+    def ended(self) -> bool:
+        """Whether the episode is over."""
+        return bool(self.seen.ending)
+
+    def act(self, kind: Action, seconds: float, word: str) -> Step:
+        """Take an action in a running episode; ``word`` is what it is called in the replay."""
+        reissues, false_ones = int(self.seen.n_reissues), int(self.truth.false_permissions)
+        plan = self.plan
+        kernel.act(
+            plan.contexts, plan.table, self.seen, self.truth, int(kind), seconds, self._terms
+        )
         permitted = None
-        if seen[0].n_reissues > reissues:
-            permitted = bool(truth[0].false_permissions == false_ones)
-        steps.append(_step(words[k], seen[0], context, terms, permitted))
-    ending = Ending(int(seen[0].ending))
-    final = settled(context, seen[0], truth[0])
-    return Replay(
-        preset=plan.preset.name,
-        seed=seed,
-        world=world,
-        context=plan.situations[int(truth[0].context)].name,
-        steps=tuple(steps),
-        ended=ending != Ending.RUNNING,
-        ending=None if ending == Ending.RUNNING else ending.name.lower(),
-        attempts=fortunes(context, seen[0], final),
-        ledger=ledger(context, seen[0], final),
-        outcome=measures(context.contract, seen[0], final),
-    )
+        if self.seen.n_reissues > reissues:
+            permitted = bool(self.truth.false_permissions == false_ones)
+        self.steps.append(_step(word, self.seen, self._context, self._terms, permitted))
+        return self.steps[-1]
+
+    def told(self) -> Replay:
+        """The whole story so far."""
+        ending = Ending(int(self.seen.ending))
+        final = settled(self._context, self.seen, self.truth)
+        return Replay(
+            preset=self.plan.preset.name,
+            seed=self.seed,
+            world=self.world,
+            context=self.plan.situations[int(self.truth.context)].name,
+            steps=tuple(self.steps),
+            ended=ending != Ending.RUNNING,
+            ending=None if ending == Ending.RUNNING else ending.name.lower(),
+            attempts=fortunes(self._context, self.seen, final),
+            ledger=ledger(self._context, self.seen, final),
+            outcome=measures(self._context.contract, self.seen, final),
+        )
 
 
 def _step(

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 
 from exactlyonce_env import rules
 from exactlyonce_env.compiled import Record
@@ -62,6 +66,8 @@ ENDINGS: dict[int, str] = {
 
 def view_text(seen: Record, contract: Record) -> str:
     """The view of a `VIEW` record under its `CONTRACT` record, in plain English."""
+    seen, contract = plain(seen), plain(contract)
+    seen.attempts = [plain(sent) for sent in seen.attempts[: seen.n_attempts]]
     sections = (
         ("Operation", _operation(contract)),
         ("Service", _service(contract)),
@@ -75,6 +81,30 @@ def view_text(seen: Record, contract: Record) -> str:
     for title, entries in sections:
         lines += [f"{title}:", *(f"- {entry}" for entry in entries)]
     return "\n".join(lines) + "\n"
+
+
+def plain(record: Record) -> Record:
+    """The fields of a record as Python values, which are read ten times faster.
+
+    The record itself stays at hand as ``record``, for compiled functions. An array of records is
+    left as it is.
+    """
+    names = record.dtype.names
+    return SimpleNamespace(
+        record=record,
+        **{
+            name: _plain_field(record, name, value)
+            for name, value in zip(names, record.item(), strict=True)
+        },
+    )
+
+
+def _plain_field(record: Record, name: str, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return plain(record[name])
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.names else value.tolist()
+    return value
 
 
 def seconds_text(seconds: float) -> str:
@@ -152,7 +182,7 @@ def _keys(contract: Record) -> Iterator[str]:
         f"idempotency keys: accepted; the record of a key lives {life}; a request with the key of "
         f"one that is still in progress {meets}"
     )
-    same = candidate_key(contract) == Key.PINNED
+    same = candidate_key(contract.record) == Key.PINNED
     candidate = (
         "the operation's pinned key" if same else "another key than the operation's pinned one"
     )
@@ -258,12 +288,12 @@ def _known(seen: Record, contract: Record) -> Iterator[str]:
 def _report(seen: Record, contract: Record) -> str:
     if seen.read_at_s < 0.0:
         return "no report so far of what was committed"
-    source = report_source(seen, contract)
+    source = report_source(seen.record, contract.record)
     by = "by the operator, or by a read at the same moment"
     if source == OPERATOR:
         by = "by the operator"
     elif source == READ:
-        up_to_s = known_horizon_s(contract, seen.read_at_s, READ)
+        up_to_s = known_horizon_s(contract.record, seen.read_at_s, READ)
         by = "by a read"
         if up_to_s < 0.0:
             by += " that need not show anything yet"

@@ -155,7 +155,7 @@ def run_batched(
         running = running[seen["ending"][running] == RUNNING]
     outcomes = np.zeros(n, dtype=OUTCOME)
     grade_batch(plan.contexts, seen, truths, outcomes)
-    return Episodes(outcomes, rewards, *_names(plan, key, wanted))
+    return Episodes(outcomes, rewards, *world_names(plan, key, wanted))
 
 
 def _run_fused(plan: Plan, code: int, parameter: float, key: np.uint64, ids: Ids) -> Episodes:
@@ -178,7 +178,7 @@ def _run_fused(plan: Plan, code: int, parameter: float, key: np.uint64, ids: Ids
         )
 
     in_threads(len(ids), run, MIN_WORLDS_PER_THREAD)
-    return Episodes(outcomes, rewards, *_names(plan, key, ids))
+    return Episodes(outcomes, rewards, *world_names(plan, key, ids))
 
 
 def _run_bound(plan: Plan, bound: Bound, key: np.uint64, ids: Ids) -> Episodes:
@@ -188,12 +188,13 @@ def _run_bound(plan: Plan, bound: Bound, key: np.uint64, ids: Ids) -> Episodes:
         rewards[part], outcomes[part] = bound.best_episodes(plan, int(key), ids[part])
 
     in_threads(len(ids), run, MIN_WORLDS_PER_THREAD)
-    return Episodes(outcomes, rewards, *_names(plan, key, ids))
+    return Episodes(outcomes, rewards, *world_names(plan, key, ids))
 
 
-def _names(
+def world_names(
     plan: Plan, key: np.uint64, ids: Ids
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+    """What tables group worlds by: each one's context (n,) and its original's `Mode` (n,)."""
     contexts = np.zeros(len(ids), dtype=np.int32)
     modes = np.zeros(len(ids), dtype=np.int8)
     name_worlds(plan.contexts, plan.context_cdf, plan.table, key, ids, contexts, modes)

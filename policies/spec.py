@@ -63,6 +63,12 @@ REGISTRY: dict[str, Entry] = {
         "text",
         "a trained network: the name of a shipped checkpoint, or the path of one",
     ),
+    "llm": Entry(
+        "policies.llm.policy:llm",
+        "text",
+        "a language model: its name at an OpenAI-compatible endpoint, or local; +aware and the "
+        "like change the prompt",
+    ),
     "state-oracle": Entry(_ORACLE, "none", "the guard reading the true current state", True),
     "outcome-oracle": Entry(
         _ORACLE, "none", "sees requests in flight; waits exactly as long as needed", True

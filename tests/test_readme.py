@@ -54,6 +54,13 @@ def test_the_configuration_is_taken():
     assert plan.contracts["costs"]["duplicate"].tolist() == [3.0]
 
 
+def test_every_trait_of_a_service_is_listed():
+    from exactlyonce_env.sandbox.options import Options
+
+    listed = re.findall(r"^\| `(\w+)=", README, re.MULTILINE)
+    assert listed == list(Options.model_fields)
+
+
 def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (first, *_) = blocks("")

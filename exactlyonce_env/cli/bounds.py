@@ -285,10 +285,10 @@ def _print_quantiles(console: Console, found: Bounds) -> None:
 
 def _seen_words(found: Explanation) -> list[str]:
     """What each step showed the client."""
-    from exactlyonce_env.cli.world_tables import _seen
+    from exactlyonce_env.replay_words import step_words
 
     steps = found.told.steps
-    shown = (_seen(step, steps[k - 1].view if k else None) for k, step in enumerate(steps))
+    shown = (step_words(step, steps[k - 1].view if k else None) for k, step in enumerate(steps))
     return [words or "nothing new" for words in shown]
 
 

@@ -39,6 +39,8 @@ COMMANDS: dict[str, LazyCommand] = {
     "serve": LazyCommand("sandbox", "serve", "Serve sandbox episodes to agents by MCP or HTTP."),
     "play": LazyCommand("sandbox", "play", "Play a sandbox episode by hand."),
     "grade": LazyCommand("sandbox", "grade", "Print the measures of episodes that were served."),
+    "agent": LazyCommand("agent", "agent", "Run a language model as an agent of the sandbox."),
+    "prompts": LazyCommand("models", "prompts", "Print what language models are told."),
     "incident": LazyCommand("incident", "incident", "Replay a reported incident and its remedy."),
     "bench": LazyCommand("bench", "bench", "Measure steps per second beside Gymnasium's CartPole."),
 }

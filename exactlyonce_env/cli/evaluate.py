@@ -9,6 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from exactlyonce_env.cli.models import (
+    Answers,
+    AnswerTokens,
+    BaseUrl,
+    Belief,
+    Concurrency,
+    Labels,
+    MaxTokens,
+    MaxUsd,
+    Menu,
+    Price,
+    PromptNames,
+    Repeats,
+    Retries,
+    Scoring,
+    Sockets,
+    Temperature,
+    Timeout,
+    model_options,
+    print_accounts,
+    print_beliefs,
+    with_variants,
+)
 from exactlyonce_env.cli.options import (
     ConfigFile,
     Delays,
@@ -32,7 +55,7 @@ from exactlyonce_env.cli.output import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evaluation.runner import Progress
+    from evaluation.runner import Evaluation, Progress
     from evaluation.sweep import Sweep
     from exactlyonce_env.plan import Plan
 
@@ -128,6 +151,23 @@ def evaluate(
     first_send: SandboxFirstSend = None,
     operator: SandboxOperator = None,
     by: SandboxBy = None,
+    base_url: BaseUrl = None,
+    concurrency: Concurrency = None,
+    repeats: Repeats = None,
+    prompt: PromptNames = None,
+    menu: Menu = None,
+    labels: Labels = None,
+    belief: Belief = None,
+    scoring: Scoring = None,
+    answers: Answers = None,
+    temperature: Temperature = None,
+    answer_tokens: AnswerTokens = None,
+    timeout: Timeout = None,
+    retries: Retries = None,
+    sockets: Sockets = None,
+    price: Price = None,
+    max_usd: MaxUsd = None,
+    max_tokens: MaxTokens = None,
     out: OutFolder = None,
     json_target: JsonTarget = None,
 ) -> None:
@@ -141,7 +181,30 @@ def evaluate(
     under the recovery driver: it does the happy path and hands what goes wrong to the policy. Every
     episode has a twin without the fault: nominal is the share of twins that were exactly once,
     recovery that of the episodes whose twin was.
+
+    llm:MODEL asks a language model for every decision, at --base-url with the key in
+    OPENAI_API_KEY; llm:local is a small one that runs here. Every call is kept in RUN as it
+    happens, and the same command pays for none of them twice.
     """
+    asking = {
+        "--base-url": base_url,
+        "--concurrency": concurrency,
+        "--repeats": repeats,
+        "--prompt": prompt,
+        "--menu": menu,
+        "--labels": labels,
+        "--belief": belief or None,
+        "--scoring": scoring,
+        "--answers": answers,
+        "--temperature": temperature,
+        "--answer-tokens": answer_tokens,
+        "--timeout": timeout,
+        "--retries": retries,
+        "--sockets": sockets,
+        "--price": price,
+        "--max-usd": max_usd,
+        "--max-tokens": max_tokens,
+    }
     asked = {
         "--faults": faults,
         "--contract": contract,
@@ -157,6 +220,11 @@ def evaluate(
 
         strays = {"--config": config, "--delays": delays, "--baseline": baseline}
         _refuse_strays(strays, "worlds of a preset")
+        kept = ("--base-url", "--prompt", "--menu", "--labels", "--scoring")
+        _refuse_strays({k: v for k, v in asking.items() if k not in kept}, "worlds of a preset")
+        if policies is not None:
+            variants = with_variants(split_list(policies, "--policies"), asking)
+            policies = ",".join(p if isinstance(p, str) else p.spec for p in variants)
         evaluate_sandbox(policies, asked, out, json_target)
         return
     _refuse_strays(asked, f"`evaluate {SANDBOX}`")
@@ -168,7 +236,9 @@ def evaluate(
 
     chosen = list(LINEUP) if policies is None else split_list(policies, "--policies")
     count = positive_worlds(worlds)
-    specs = list(resolve_policies(chosen))
+    chosen_policies = with_variants(chosen, asking)
+    specs = list(resolve_policies(chosen_policies))
+    models = model_options(asking) if any(s.startswith("llm:") for s in specs) else None
     if baseline is not None:
         from policies.spec import parse_policy
 
@@ -178,12 +248,13 @@ def evaluate(
     with _progress(len(specs) * count) as progress:
         found = run_evaluation(
             plan,
-            chosen,
+            chosen_policies,
             worlds=count,
             seed=seed,
             out=out,
             command=typed_command(),
             progress=progress,
+            models=models,
         )
     result: dict[str, Any] = {
         "preset": plan.preset.name,
@@ -194,9 +265,16 @@ def evaluate(
         "notes": beyond_notes(plan, specs),
         "warnings": warnings,
     }
+    if belief:
+        _add_beliefs(result["rows"], found)
     console = human_console(json_target)
     _print_rows(console, plan, result)
+    print_accounts(console, result["rows"])
+    if belief:
+        print_beliefs(console, result["rows"])
     _print_remarks(console, result)
+    if models is not None and out is None:
+        console.print("note: nothing of the models is kept; with --out RUN every call is")
     if with_sweep:
         result["sweep"] = _sweep(plan, None, count, seed, out and out / "sweep", out, console)
     if out is not None:
@@ -204,6 +282,34 @@ def evaluate(
         console.print(f"episodes, manifest and summary are in {out}")
     if json_target is not None:
         write_json(result, json_target)
+
+
+def _add_beliefs(rows: Sequence[dict[str, Any]], found: Evaluation) -> None:
+    """Hold what was believed, and what was decided, against the exact posteriors."""
+    from evaluation.llm.belief import (
+        MAX_WORLDS,
+        Exact,
+        actions_of,
+        belief_row,
+        decision_curve,
+    )
+    from policies.llm.policy import LLMPolicy
+
+    exact = Exact(found.plan, found.seed)
+    first, stop = found.worlds
+    worlds = range(first, min(stop, first + MAX_WORLDS))
+    for row in rows:
+        policy = found.policies[row["policy"]]
+        if isinstance(policy, LLMPolicy):
+            documents = list(found.accounts[row["policy"]].documents)
+            row["belief"] = belief_row(exact, documents)
+            played = ((d["world"], d["actions"]) for d in documents if d["world"] in worlds)
+            row["decisions"] = decision_curve(exact, played)
+        else:
+            row["belief"] = None
+            row["decisions"] = decision_curve(
+                exact, actions_of(found.plan, policy, found.seed, worlds)
+            )
 
 
 def sweep(
@@ -354,6 +460,9 @@ def _print_rows(console: Console, plan: Plan, result: Mapping[str, Any]) -> None
                 "unresolved",
             )
         ]
+        if not row["episodes"]:
+            table.add_row(*cells)
+            continue
         cells += [_seconds(row["elapsed_s"]), _number(row, "reward"), _number(row, "regret")]
         if result["baseline"] is not None:
             cells.append(_versus(row))
@@ -362,6 +471,8 @@ def _print_rows(console: Console, plan: Plan, result: Mapping[str, Any]) -> None
 
 
 def _share(row: Mapping[str, Any], name: str) -> str:
+    if row[name] is None:
+        return "–"
     low, high = row["ci"][name]
     return f"{100 * row[name]:.1f} [dim]±{50 * (high - low):.1f}[/dim]"
 

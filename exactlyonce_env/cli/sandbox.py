@@ -155,6 +155,7 @@ def play(
     docs: Docs = "default",
     instruction: Instruction = "default",
     operator: Operator = "answers",
+    wrapper: WrapperName = "none",
     option: Traits = None,
     json_target: JsonTarget = None,
 ) -> None:
@@ -181,9 +182,10 @@ def play(
         operator=operator,
         options=_traits(option),
     )
+    caller = wrap_session(session, wrapper)
     console = human_console(json_target)
-    _play(console, session)
-    record = Hosted("play", session).close()
+    _play(console, session, caller)
+    record = Hosted("play", session, wrapper=wrapper).close()
     assert record is not None
     record["timeline"] = timeline(session)
     if not console.quiet:
@@ -361,7 +363,7 @@ help TOOL                 say what a tool does
 quit                      walk away"""
 
 
-def _play(console: Console, session: Session) -> None:
+def _play(console: Console, session: Session, caller: Caller) -> None:
     """Take calls from stdin until the episode has ended."""
     from exactlyonce_env.sandbox.playing import parse_call, usage
 
@@ -395,7 +397,7 @@ def _play(console: Console, session: Session) -> None:
             except UserError as error:
                 say(str(error))
                 continue
-            reply = session.call(name, arguments)
+            reply = caller.call(name, arguments)
             left = session.max_calls - len(session.calls)
             say(f"{reply.text}\n[{session.now_s:g} s, {left} calls left]")
 

@@ -57,7 +57,7 @@ def evaluate_sandbox(
         contracts=listed("--contract", ("native",)),
         faults=listed("--faults", FAULTS[1:]),
         tasks=listed("--tasks", tuple(TASKS)),
-        instances=_instances(asked["--instances"] or "0"),
+        instances=parse_instances(asked["--instances"] or "0"),
         first_send=asked["--first-send"] or "keyed",
         operator=operator,
     )
@@ -72,7 +72,7 @@ def evaluate_sandbox(
         "rows": rows,
     }
     console = human_console(json_target)
-    _print(console, rows, by)
+    print_rows(console, rows, by)
     if out is not None:
         _keep(out, result, wanted, found)
         console.print(f"episodes, manifest and summary are in {out}")
@@ -93,7 +93,7 @@ DEFAULT = (
 """Policies that are run where none is named."""
 
 
-def _instances(text: str) -> list[int]:
+def parse_instances(text: str) -> list[int]:
     """Whole numbers, and ranges ``first:end`` without their end."""
     found: list[int] = []
     for entry in split_list(text, "--instances"):
@@ -156,11 +156,17 @@ def _keep(
     write_json(dict(result), str(out / "summary.json"))
 
 
-def _print(console: Console, rows: Sequence[Mapping[str, Any]], by: str) -> None:
+def print_rows(
+    console: Console,
+    rows: Sequence[Mapping[str, Any]],
+    by: str,
+    title: str = "the sandbox, under the recovery driver",
+) -> None:
+    """The rows as a table."""
     from rich.table import Table
 
     table = Table(
-        title="the sandbox, under the recovery driver",
+        title=title,
         caption="shares of triggered episodes with 95 % intervals; * sees hidden state",
         title_justify="left",
         caption_justify="left",

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from exactlyonce_env.replay_words import step_words, timeline
 from exactlyonce_env.view_text import number_text, seconds_text
 
 if TYPE_CHECKING:
-    from exactlyonce_env.episode import Replay, Step
-    from exactlyonce_env.ledger import Fortune
-    from exactlyonce_env.view import Attempt, View
+    from exactlyonce_env.episode import Replay
 
 MAX_ROWS = 200
 """Worlds that a table shows; the JSON has them all."""
-
-Moment = tuple[float, float, str, str]
-"""Time [s], rank among its moments, what the client does or sees, what really happens."""
 
 
 def worlds_table(preset: str, seed: int, rows: Sequence[dict[str, Any]]) -> Table:
@@ -111,7 +108,7 @@ def _steps_table(told: Replay) -> Table:
             str(k) if k else "",
             step.action or "",
             seconds_text(step.clock_s),
-            _seen(step, before),
+            step_words(step, before),
             number_text(step.reward, 5) if k else "",
             permitted,
         )
@@ -121,51 +118,6 @@ def _steps_table(told: Replay) -> Table:
     return table
 
 
-def _seen(step: Step, before: View | None) -> str:
-    """What one step showed the client."""
-    view = step.view
-    parts = []
-    known = 0 if before is None else len(before.attempts)
-    for j, attempt in enumerate(view.attempts[known:], start=known):
-        parts.append(f"attempt {j}{_key(attempt)}: {attempt.response.replace('_', ' ')}")
-    if before is not None:
-        counts = ("n_client_errors", "n_reads", "n_escalations")
-        error, read, asked = (bool(view.seen[name] > before.seen[name]) for name in counts)
-        if error:
-            parts.append("an error: nothing can be sent like this")
-        if read and view.read_error != "none":
-            parts.append("no read-back" if view.read_error == "no_readback" else "503: an outage")
-        elif asked and view.operator == "silent":
-            parts.append("no answer")
-        elif read or asked:
-            parts.append(_report(view))
-    elif not parts:
-        parts.append("nothing was sent yet")
-    if view.ending != "running":
-        parts.append(f"the episode ends: {view.ending}")
-    return "; ".join(parts)
-
-
-def _key(attempt: Attempt) -> str:
-    return {"none": "", "pinned": " (pinned key)", "other": " (another key)"}[attempt.key]
-
-
-def _report(view: View) -> str:
-    report = view.last_report
-    assert report is not None
-    n_items = int(view.contract.n_items)
-    if not report.items_shown:
-        shown = "no effect shows"
-    elif len(report.items_shown) == n_items:
-        shown = "the effect shows" if n_items == 1 else "all effects show"
-    else:
-        shown = "items " + ", ".join(map(str, report.items_shown)) + " show"
-    told = [a.authority.replace("_", " ") for a in view.attempts]
-    if all(word == "unknown" for word in told):
-        return shown
-    return shown + "; " + ", ".join(f"attempt {j}: {word}" for j, word in enumerate(told))
-
-
 def _timeline(told: Replay) -> Table:
     """What the client saw beside what really happened, in order of time."""
     table = _table("Timeline")
@@ -173,86 +125,13 @@ def _timeline(told: Replay) -> Table:
     table.add_column("the client")
     table.add_column("what really happened (privileged)")
     ended_s = told.steps[-1].clock_s
-    moments = sorted([*_client_moments(told), *_service_moments(told)], key=lambda m: m[:2])
-    for k, (time_s, _, client, service) in enumerate(moments):
-        if time_s > ended_s >= moments[k - 1][0]:
+    moments = timeline(told)
+    for k, moment in enumerate(moments):
+        if moment.time_s > ended_s >= moments[k - 1].time_s:
             table.add_section()
-        table.add_row(seconds_text(time_s), client, service)
+        happened = re.sub("again$", "[bold]again[/bold]", moment.happened)
+        table.add_row(seconds_text(moment.time_s), moment.seen, happened)
     return table
-
-
-def _client_moments(told: Replay) -> Iterator[Moment]:
-    """Decision k begins at rank 2k and is answered at rank 2k + 1."""
-    for k, step in enumerate(told.steps):
-        before = told.steps[k - 1] if k else None
-        known = 0 if before is None else len(before.view.attempts)
-        for j, attempt in enumerate(step.view.attempts[known:], start=known):
-            response = attempt.response.replace("_", " ")
-            yield attempt.sent_s, 2 * k, f"sends attempt {j}{_key(attempt)}", ""
-            yield attempt.answered_s, 2 * k + 1, f"attempt {j}: {response}", ""
-        kind = (step.action or "").partition(":")[0]
-        if before is None:
-            continue
-        seen = _seen(step, before.view)
-        if kind == "read":
-            yield before.clock_s, 2 * k, f"reads: {seen}", ""
-        elif kind == "escalate":
-            yield before.clock_s, 2 * k, "asks the operator", ""
-            yield step.clock_s, 2 * k + 1, f"operator: {seen}", ""
-        elif kind == "finish":
-            yield step.clock_s, 2 * k, "claims completion", ""
-        elif kind == "finish_uncertain":
-            yield step.clock_s, 2 * k, "names the operation uncertain", ""
-        elif kind != "wait" and len(step.view.attempts) == known:
-            yield step.clock_s, 2 * k, f"{kind}: {seen}", ""
-    last = 2 * len(told.steps)
-    if told.ending == "claimed" and told.steps[-1].action != "finish":
-        yield told.steps[-1].clock_s, last, "the acknowledgement claims completion", ""
-    if told.ending == "exhausted":
-        yield told.steps[-1].clock_s, last, "the budget of calls is used up", ""
-    if not told.ended:
-        yield told.steps[-1].clock_s, last, "(no further action)", ""
-
-
-def _service_moments(told: Replay) -> Iterator[Moment]:
-    sent = [
-        (attempt.sent_s, 2 * k + 0.2)
-        for k, step in enumerate(told.steps)
-        for attempt in step.view.attempts[len(told.steps[k - 1].view.attempts) if k else 0 :]
-    ]
-    executed: set[int] = set()
-    for effect in told.ledger:
-        again = " [bold]again[/bold]" if effect.item in executed else ""
-        executed.add(effect.item)
-        item = f"item {effect.item}: " if told.steps[0].view.contract.n_items > 1 else ""
-        source = "the copy of attempt" if effect.copy else "attempt"
-        sent_s, rank = sent[effect.attempt]
-        # A commit at the very instant of an answer counts as visible, so it stands before it.
-        rank = rank + 0.2 if effect.time_s == sent_s else -1
-        yield effect.time_s, rank, "", f"{item}{source} {effect.attempt} takes effect{again}"
-    for fortune, moment in zip(told.attempts, sent, strict=True):
-        yield from _fortune_moments(fortune, *moment)
-
-
-def _fortune_moments(fortune: Fortune, sent_s: float, rank: float) -> Iterator[Moment]:
-    name = f"attempt {fortune.attempt} ({fortune.mode})"
-    at_s = sent_s if fortune.arrival_s is None else fortune.arrival_s
-    if at_s > sent_s:
-        yield sent_s, rank, "", f"{name} stays in transit"
-        yield at_s, -2, "", f"attempt {fortune.attempt} arrives"
-        rank = -2
-    elif fortune.arrival_s is None:
-        yield at_s, rank, "", f"{name} is lost on the way"
-    elif not fortune.items_executed and not fortune.items_suppressed:
-        yield at_s, rank, "", f"{name} arrives and has no effect"
-    else:
-        late = fortune.mode.startswith("timeout_late")
-        yield at_s, rank, "", f"{name} arrives" + (" and stays in process" if late else "")
-    if fortune.items_suppressed:
-        found = "finds its key in use: no new effect"
-        if fortune.items_executed:
-            found = "resumes the batch where its key stopped"
-        yield at_s, rank + 0.1, "", f"attempt {fortune.attempt} {found}"
 
 
 def _outcome(told: Replay) -> Iterator[Table]:

@@ -167,3 +167,16 @@ def test_play_shows_copies_repeats_without_change_and_what_was_undone(
 )
 def test_play_refuses_bad_options(refusal: Run, options: list[str], words: str) -> None:
     assert words in refusal("play", *options)
+
+
+@pytest.mark.parametrize(("wrapper", "duplicates"), [("none", 1), ("verify-retry", 0)])
+def test_a_wrapper_stands_between_the_person_and_the_tools(
+    printed: Run, typed: Callable[[str], None], wrapper: str, duplicates: int
+) -> None:
+    (first, *_) = make_task("invoice_batch", 0).steps
+    line = f"{first.tool} {json.dumps(dict(first.arguments))}"
+    typed(f"{line}\n{line}\nquit\n")
+    options = ("--task", "invoice_batch", "--fault", "timeout_post", "--wrapper", wrapper)
+    record = json.loads(printed("play", "sandbox", *options, "--json", "-"))
+    assert record["wrapper"] == wrapper
+    assert record["duplicates"] == duplicates

@@ -1,0 +1,1 @@
+"""Running language models: every call stored as it happens, nothing asked twice."""
