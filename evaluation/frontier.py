@@ -84,11 +84,8 @@ def plot_frontier(
     Raises UserError as `frontier_figure` does, for another suffix, and when the file cannot be
     written.
     """
-    targets = _targets(Path(path))
-    figure = frontier_figure(points, bounds, title=title)
-    for target in targets:
-        _save(figure, target)
-    return targets
+    _targets(Path(path))
+    return save_figure(frontier_figure(points, bounds, title=title), path)
 
 
 def frontier_figure(
@@ -125,6 +122,18 @@ def _check(points: Sequence[FrontierPoint], bounds: Sequence[FrontierPoint]) -> 
     for point in (*points, *bounds):
         if not 0.0 <= point.exactly_once <= 1.0:
             raise UserError(f"point {point.name!r} has no share in 0..1: {point.exactly_once}")
+
+
+def save_figure(figure: Figure, path: str | Path) -> list[Path]:
+    """Write a figure as PNG and SVG, or as the one that the suffix of `path` names.
+
+    Returns what was written. Raises UserError for another suffix, and when the file cannot be
+    written.
+    """
+    targets = _targets(Path(path))
+    for target in targets:
+        _save(figure, target)
+    return targets
 
 
 def _save(figure: Figure, target: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.frontier import INK, TICKS_S, _save, _targets, format_seconds
+from evaluation.frontier import INK, TICKS_S, format_seconds, save_figure
 from evaluation.persistence import Curve, DecisionMap, Persistence
 from exactlyonce_env.vocabulary import Action
 from policies.bayes.quiet import SENDS
@@ -76,12 +76,12 @@ def plot_persistence(found: Persistence, path: str | Path) -> list[Path]:
 
     Raises UserError for another suffix, and when the file cannot be written.
     """
-    return _written(persistence_figure(found), path)
+    return save_figure(persistence_figure(found), path)
 
 
 def plot_decision_map(found: DecisionMap, path: str | Path) -> list[Path]:
     """Draw the optimal action over elapsed time and ratio; files and errors as above."""
-    return _written(decision_figure(found), path)
+    return save_figure(decision_figure(found), path)
 
 
 def persistence_figure(found: Persistence) -> Figure:
@@ -165,13 +165,6 @@ def decision_figure(found: DecisionMap) -> Figure:
         for action in present:
             _label_region(axes, found, action)
         return figure
-
-
-def _written(figure: Figure, path: str | Path) -> list[Path]:
-    targets = _targets(Path(path))
-    for target in targets:
-        _save(figure, target)
-    return targets
 
 
 def _new_figure() -> tuple[Figure, Axes]:

@@ -85,6 +85,11 @@ def brier(stated: Mapping[str, float], exact: Mapping[str, float]) -> float:
     return math.fsum((stated[state] - exact[state]) ** 2 for state in STATES)
 
 
+def _bin(probability: float, bins: int) -> int:
+    """The bin of a probability; the last digits of a quotient move nothing over an edge."""
+    return min(int(probability * bins + 1e-9), bins - 1)
+
+
 def calibration(
     pairs: Iterable[tuple[float, float]], bins: int = BINS
 ) -> list[dict[str, float | int]]:
@@ -99,7 +104,7 @@ def calibration(
     """
     sums = [[0.0, 0.0, 0] for _ in range(bins)]
     for stated, exact in pairs:
-        place = sums[min(int(stated * bins), bins - 1)]
+        place = sums[_bin(stated, bins)]
         place[0] += stated
         place[1] += exact
         place[2] += 1
@@ -200,7 +205,7 @@ def decision_curve(
         for known, word in zip(exact.along(world, actions), actions, strict=False):
             if known is not None:
                 kind = KINDS[word.partition(":")[0]]
-                counts[min(int(known["absent"] * bins), bins - 1)][kind] += 1
+                counts[_bin(known["absent"], bins)][kind] += 1
     return [
         {"low": k / bins, "high": (k + 1) / bins, "n": n}
         | {kind: count[kind] / n for kind in dict.fromkeys(KINDS.values())}

@@ -177,9 +177,10 @@ class ResponsesConversation(Conversation):
                     "arguments": _as_text(call.arguments),
                 }
             elif item.get("type") == "message":
+                parts = item.get("content")
                 texts += [
                     str(part.get("text", ""))
-                    for part in item.get("content") or []
+                    for part in (parts if isinstance(parts, list) else [])
                     if isinstance(part, dict) and part.get("type") == "output_text"
                 ]
             self.history.append(item)

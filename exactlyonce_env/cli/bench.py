@@ -23,6 +23,12 @@ def bench(
     learning: Annotated[
         bool, typer.Option("--learning", help="Measure trained policies instead of speed.")
     ] = False,
+    models: Annotated[
+        bool,
+        typer.Option(
+            "--models", help="Measure model calls per second instead, at a fake endpoint."
+        ),
+    ] = False,
     presets: Annotated[
         str | None,
         typer.Option("--presets", metavar="NAMES", help="With --learning: presets, by commas."),
@@ -43,7 +49,11 @@ def bench(
     ] = None,
     worlds: Annotated[
         int | None,
-        typer.Option("--worlds", metavar="N", help="With --learning: held-out worlds [20000]."),
+        typer.Option(
+            "--worlds",
+            metavar="N",
+            help="With --learning: held-out worlds [20000]; with --models: episodes [1000].",
+        ),
     ] = None,
     json_target: JsonTarget = None,
 ) -> None:
@@ -58,7 +68,15 @@ def bench(
     (policy - wait) / (optimum - wait) in mean reward. Of contextual also by slices of its held-out
     contexts, and under delay laws that it does not draw. What is not trained yet is trained first,
     which takes the extra train and some minutes each.
+
+    With --models: calls per second of 200 episodes at a time through the whole stack, every call
+    stored, beside the bare SDK at the same fake endpoint; and how memory grows with the rounds.
     """
+    if models:
+        if learning:
+            raise UserError("--models and --learning measure different things; choose one")
+        _models(rounds, worlds, {"--presets": presets, "--seeds": seeds, "--out": out}, json_target)
+        return
     if learning:
         _learning(presets, seeds, out, worlds, json_target)
         return
@@ -77,6 +95,34 @@ def bench(
     if json_target is not None:
         write_json(result, json_target)
     _print(human_console(json_target), result)
+
+
+def _models(
+    rounds: int, worlds: int | None, strays: dict[str, Any], json_target: str | None
+) -> None:
+    from evaluation.llm.speed import model_speed
+
+    stray = next((name for name, value in strays.items() if value is not None), None)
+    if stray is not None:
+        raise UserError(f"{stray} says what --learning measures; add --learning")
+    if not 1 <= rounds <= 1000:
+        raise UserError(f"--rounds must lie in 1..1000, not {rounds}")
+    with progress_console().status("starting") as status:
+        found = model_speed(
+            worlds=1000 if worlds is None else positive_worlds(worlds),
+            rounds=rounds,
+            progress=status.update,
+        )
+    console = human_console(json_target)
+    console.print(
+        f"{found['calls_per_s']:,.0f} model calls/s through the whole stack, "
+        f"{found['sdk_calls_per_s']:,.0f} of the bare SDK ({found['ratio']:.2f}); "
+        f"{found['episodes_open']} episodes open, {found['sockets']} requests in flight; "
+        f"memory grew by {found['memory_growth_mib']:.1f} MiB over {rounds} rounds of "
+        f"{found['calls']:,} calls"
+    )
+    if json_target is not None:
+        write_json(found, json_target)
 
 
 def _learning(

@@ -277,6 +277,12 @@ def evaluate(
         console.print("note: nothing of the models is kept; with --out RUN every call is")
     if with_sweep:
         result["sweep"] = _sweep(plan, None, count, seed, out and out / "sweep", out, console)
+    if belief and out is not None:
+        from evaluation.llm.belief_plot import plot_beliefs
+
+        drawn = plot_beliefs(result["rows"], out / "beliefs", plan.preset.name)
+        if drawn:
+            console.print("beliefs: " + " and ".join(str(path) for path in drawn))
     if out is not None:
         write_json(result, str(out / "summary.json"))
         console.print(f"episodes, manifest and summary are in {out}")

@@ -248,7 +248,7 @@ def print_beliefs(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
             )
         console.print(table)
     table = Table(
-        title="Share of decisions that re-issue, by the exact probability that nothing is executed",
+        title="Share of decisions that re-issue, by exact P(absent)",
         title_justify="left",
     )
     table.add_column("policy", no_wrap=True)

@@ -155,7 +155,8 @@ class Question:
             if isinstance(calls, list) and calls:
                 function = calls[0].get("function") if isinstance(calls[0], dict) else None
                 if isinstance(function, dict) and function.get("name") == TOOL:
-                    return str(function.get("arguments", ""))
+                    arguments = function.get("arguments", "")
+                    return arguments if isinstance(arguments, str) else json.dumps(arguments)
         return chat_text(response)
 
     def _likeliest(self, response: dict[str, Any]) -> str:
@@ -172,13 +173,13 @@ class Question:
         if self.answers == "options":
             found = choice.get("option_logprobs")
             given = found if isinstance(found, dict) else {}
-            return {option: float(given.get(option, -math.inf)) for option in options}
+            return {option: _number(given.get(option)) for option in options}
         scores = dict.fromkeys(options, -math.inf)
         letters = letters_of(options)
         for entry in _top_logprobs(choice):
             option = letters.get(str(entry.get("token", "")).strip())
             if option is not None:
-                scores[option] = max(scores[option], float(entry.get("logprob", -math.inf)))
+                scores[option] = max(scores[option], _number(entry.get("logprob")))
         return scores
 
 
@@ -233,8 +234,25 @@ def tokens_of(response: dict[str, Any]) -> tuple[int, int]:
     return _whole(read), _whole(written)
 
 
+MAX_TOKENS = 10**12
+"""More than any answer uses; a database holds the sum of a million of them."""
+
+
 def _whole(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
+    """A count that a provider tells, or 0 for what is none."""
+    number = _number(value)
+    return int(min(number, MAX_TOKENS)) if number > 0.0 else 0
+
+
+def _number(value: Any) -> float:
+    """A number that a provider tells; minus infinity for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return -math.inf
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.inf
+    return -math.inf if math.isnan(number) else number
 
 
 def _choice(response: dict[str, Any]) -> dict[str, Any]:

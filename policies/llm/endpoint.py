@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import json
 import os
 import random
 import time
@@ -169,13 +170,13 @@ class OpenAIEndpoint:
             raise ProviderError(
                 "connection", self._clean(str(cause) or repr(cause)), True
             ) from None
-        except ValueError as error:  # the body is no JSON
+        except (ValueError, RecursionError) as error:  # the body is no JSON
             raise ProviderError("malformed", self._clean(str(error)), True) from None
         except openai.OpenAIError as error:
             raise ProviderError("malformed", self._clean(str(error)), True) from None
         if not isinstance(answer, dict):
             raise ProviderError("malformed", "the answer is no JSON object", True)
-        return cast("dict[str, Any]", answer)
+        return cast("dict[str, Any]", _sendable(answer))
 
     async def close(self) -> None:
         """Close the sockets of the running loop."""
@@ -198,6 +199,16 @@ class OpenAIEndpoint:
         for secret in self.secrets:
             text = text.replace(secret, "[key]")
         return text[:SHOWN]
+
+
+def _sendable(answer: object) -> object:
+    """An answer without lone surrogates, which no request could repeat."""
+    text = json.dumps(answer, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.loads(text.encode("utf-8", "replace"))
+    return answer
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:

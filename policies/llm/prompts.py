@@ -35,6 +35,9 @@ PROMPT_VERSION = "1"
 NUDGES = 2
 """Invalid answers of an episode that are asked anew; one more ends it as ``finish_uncertain``."""
 
+REPEATED = 2000
+"""Characters of an invalid answer that are repeated to the model."""
+
 WAIT_WORD = "wait:SECONDS"
 
 SECONDS_PATTERN = r"[0-9]+(\.[0-9]+)?"
@@ -243,7 +246,7 @@ def messages_for(
         {"role": "user", "content": asked},
     ]
     for answer, wrong in complaints:
-        messages.append({"role": "assistant", "content": answer or "(no text)"})
+        messages.append({"role": "assistant", "content": answer[:REPEATED] or "(no text)"})
         messages.append(
             {
                 "role": "user",

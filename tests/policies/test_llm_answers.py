@@ -11,7 +11,7 @@ from exactlyonce_env.errors import UserError
 from exactlyonce_env.presets import load_plan
 from exactlyonce_env.vocabulary import Action
 from policies.llm.answers import InvalidAnswerError, parse_answer
-from policies.llm.asking import Question, Settings, enforces_schema
+from policies.llm.asking import Question, Settings, enforces_schema, tokens_of
 from policies.llm.policy import llm
 from policies.llm.prompts import Variant, allowed, split_spec, system_text
 
@@ -168,6 +168,25 @@ def test_the_likeliest_letter_decides() -> None:
 def test_a_response_of_any_shape_is_an_empty_answer(response: dict[str, object]) -> None:
     with pytest.raises(InvalidAnswerError, match="empty"):
         question().read(response)
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 4}, (3, 4)),
+        ({"input_tokens": 3, "output_tokens": 4}, (3, 4)),
+        ({"prompt_tokens": "3", "completion_tokens": None}, (0, 0)),
+        ({"prompt_tokens": -3, "completion_tokens": float("nan")}, (0, 0)),
+        ({"prompt_tokens": 10**400, "completion_tokens": float("inf")}, (10**12, 10**12)),
+        ({"prompt_tokens": True}, (0, 0)),
+        ([], (0, 0)),
+        (None, (0, 0)),
+    ],
+)
+def test_tokens_are_counted_by_the_providers_account(
+    usage: object, tokens: tuple[int, int]
+) -> None:
+    assert tokens_of({"usage": usage}) == tokens
 
 
 def test_only_an_answer_by_the_schema_shows_that_schemas_are_kept() -> None:
