@@ -40,6 +40,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "play": LazyCommand("sandbox", "play", "Play a sandbox episode by hand."),
     "grade": LazyCommand("sandbox", "grade", "Print the measures of episodes that were served."),
     "agent": LazyCommand("agent", "agent", "Run a language model as an agent of the sandbox."),
+    "view": LazyCommand("view", "view", "Look at the transcripts of a run in the browser."),
     "prompts": LazyCommand("models", "prompts", "Print what language models are told."),
     "incident": LazyCommand("incident", "incident", "Replay a reported incident and its remedy."),
     "bench": LazyCommand("bench", "bench", "Measure steps per second beside Gymnasium's CartPole."),
