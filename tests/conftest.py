@@ -88,3 +88,37 @@ def run_cli(run_python: RunPython) -> RunPython:
         return run_python("-m", "exactlyonce_env", *args, **options)
 
     return run
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Run:
+    """What a command that succeeds prints."""
+
+    def run(*args: str) -> str:
+        from exactlyonce_env.cli import main
+
+        assert main(list(args)) == 0
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return captured.out
+
+    return run
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Run:
+    """The one line of a command that refuses its input."""
+
+    def run(*args: str) -> str:
+        from exactlyonce_env.cli import main
+
+        assert main(list(args)) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        (line,) = captured.err.splitlines()
+        return line
+
+    return run

@@ -42,6 +42,8 @@ COMMANDS: dict[str, LazyCommand] = {
     "agent": LazyCommand("agent", "agent", "Run a language model as an agent of the sandbox."),
     "view": LazyCommand("view", "view", "Look at the transcripts of a run in the browser."),
     "prompts": LazyCommand("models", "prompts", "Print what language models are told."),
+    "stats": LazyCommand("stats", "stats", "Compute one statistic from counts."),
+    "plan": LazyCommand("stats", "plan", "Say how many worlds a comparison needs."),
     "incident": LazyCommand("incident", "incident", "Replay a reported incident and its remedy."),
     "bench": LazyCommand("bench", "bench", "Measure steps per second beside Gymnasium's CartPole."),
 }
