@@ -43,6 +43,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "view": LazyCommand("view", "view", "Look at the transcripts of a run in the browser."),
     "prompts": LazyCommand("models", "prompts", "Print what language models are told."),
     "stats": LazyCommand("stats", "stats", "Compute one statistic from counts."),
+    "compare": LazyCommand("compare", "compare", "Compare two runs on the same worlds, paired."),
     "plan": LazyCommand("stats", "plan", "Say how many worlds a comparison needs."),
     "incident": LazyCommand("incident", "incident", "Replay a reported incident and its remedy."),
     "bench": LazyCommand("bench", "bench", "Measure steps per second beside Gymnasium's CartPole."),

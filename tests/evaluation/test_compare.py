@@ -1,0 +1,90 @@
+"""Two runs of the same worlds, paired; anything else is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluation.compare import compare_runs
+from evaluation.runner import evaluate
+from exactlyonce_env.errors import UserError
+from exactlyonce_env.presets import load_plan
+
+WORLDS = 600
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    plan = load_plan("late-tail")
+    evaluate(plan, ["wait:300"], worlds=WORLDS, out=folder / "a")
+    evaluate(plan, ["wait:900"], worlds=WORLDS, out=folder / "b")
+    evaluate(plan, ["wait:900", "wait:300"], worlds=(100, 300), out=folder / "part")
+    evaluate(plan, ["wait:300"], worlds=50, seed=1, out=folder / "seed")
+    evaluate(load_plan("native"), ["guard"], worlds=WORLDS, out=folder / "native")
+    evaluate(load_plan("native"), ["verify-retry"], worlds=WORLDS, out=folder / "native2")
+    return folder
+
+
+def test_one_policy_each_is_compared_world_by_world(runs: Path) -> None:
+    found = compare_runs(runs / "a", runs / "b")
+    (row,) = found["rows"]
+    plan = load_plan("late-tail")
+    columns = evaluate(plan, ["wait:300", "wait:900"], worlds=WORLDS).episodes
+    left, right = columns["wait:300"], columns["wait:900"]
+    only_a = int(np.sum(left["exactly_once"] & ~right["exactly_once"]))
+    only_b = int(np.sum(right["exactly_once"] & ~left["exactly_once"]))
+    assert (row["a"], row["b"], row["n"]) == ("wait:300", "wait:900", WORLDS)
+    assert (row["mcnemar"]["only_a"], row["mcnemar"]["only_b"]) == (only_a, only_b)
+    assert only_a == 0 < only_b
+    assert row["difference"]["exactly_once"]["value"] == pytest.approx(only_b / WORLDS)
+    reward = float(np.mean(right["reward"] - left["reward"]))
+    assert row["difference"]["reward"]["value"] == pytest.approx(reward)
+    assert row["mcnemar"]["p"] == row["mcnemar"]["p_holm"] == pytest.approx(2 * 0.5**only_b)
+    assert row["equivalence"]["p"] > 0.5
+    assert row["by_context"] is None
+
+
+def test_names_in_common_are_paired_on_the_worlds_in_common(runs: Path) -> None:
+    found = compare_runs(runs / "a", runs / "part")
+    (row,) = found["rows"]
+    assert (row["a"], row["b"], row["n"]) == ("wait:300", "wait:300", 200)
+    assert row["difference"]["exactly_once"]["value"] == 0.0
+    assert row["mcnemar"]["p"] == 1.0
+    assert row["equivalence"]["p"] == 0.0
+    named = compare_runs(runs / "a", runs / "part", pairs=[("wait:300", "wait:900")])
+    assert named["rows"][0]["difference"]["exactly_once"]["value"] > 0.0
+
+
+def test_contexts_are_resampled_whole(runs: Path) -> None:
+    (row,) = compare_runs(runs / "native2", runs / "native")["rows"]
+    found = row["by_context"]
+    assert found["value"] == pytest.approx(row["difference"]["exactly_once"]["value"])
+    assert found["low"] <= found["value"] <= found["high"]
+    assert "too narrow" in found["caveat"]
+
+
+def test_other_worlds_are_refused(runs: Path) -> None:
+    for other, words in (("seed", "seeds 0 and 1"), ("native", "configurations")):
+        with pytest.raises(UserError, match=words):
+            compare_runs(runs / "a", runs / other)
+    with pytest.raises(UserError, match="no policy 'guard'"):
+        compare_runs(runs / "a", runs / "b", pairs=[("wait:300", "guard")])
+    with pytest.raises(UserError, match="margin"):
+        compare_runs(runs / "a", runs / "b", margin=0.0)
+
+
+def test_on_the_command_line(
+    runs: Path, printed: Callable[..., str], refusal: Callable[..., str]
+) -> None:
+    a, b = str(runs / "a"), str(runs / "b")
+    told = printed("compare", a, b)
+    assert "B minus A on the same worlds" in told
+    row = json.loads(printed("compare", a, b, "--json", "-"))["rows"][0]
+    assert row["n"] == WORLDS
+    assert "is not A=B" in refusal("compare", a, b, "--pair", "wait:300")
+    assert "no manifest.json" in refusal("compare", a, str(runs))
