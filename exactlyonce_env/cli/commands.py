@@ -43,6 +43,9 @@ COMMANDS: dict[str, LazyCommand] = {
     "view": LazyCommand("view", "view", "Look at the transcripts of a run in the browser."),
     "prompts": LazyCommand("models", "prompts", "Print what language models are told."),
     "probe": LazyCommand("probe", "probe", "Ask for one decision after a timeout."),
+    "probe-report": LazyCommand(
+        "probe_report", "probe_report", "Counts, intervals and tests of recorded responses."
+    ),
     "stats": LazyCommand("stats", "stats", "Compute one statistic from counts."),
     "compare": LazyCommand("compare", "compare", "Compare two runs on the same worlds, paired."),
     "plan": LazyCommand("stats", "plan", "Say how many worlds a comparison needs."),

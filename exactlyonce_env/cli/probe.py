@@ -266,7 +266,7 @@ def print_summary(console: Console, result: Mapping[str, Any]) -> None:
     """The totals and the ranges of a summary, for people."""
     if console.quiet:
         return
-    _print_decisions(console, result)
+    print_totals(console, f"{result['design']}: {result['summary']}", result["totals"])
     _print_outcomes(console, result["totals"])
     _print_ranges(console, result["ranges"])
     for account in result.get("models", ()):
@@ -286,15 +286,16 @@ def print_summary(console: Console, result: Mapping[str, Any]) -> None:
             )
 
 
-def _print_decisions(console: Console, result: Mapping[str, Any]) -> None:
+def print_totals(console: Console, title: str, totals: Sequence[Mapping[str, Any]]) -> None:
+    """What was decided, by policy and key condition."""
     table = _table(
-        f"{result['design']}: {result['summary']}",
+        title,
         "unsupported: retries that no rule permits; the share is of the planned responses, with "
         "its 95 % interval. +m missing: not scored, invalid ones among them",
     )
     for heading in (*HEADINGS.values(), "unsupported, %"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in result["totals"]:
+    for row in totals:
         cells = []
         for name in HEADINGS:
             more = f" +{row['missing']} missing" if row["missing"] and name not in FIXED else ""
