@@ -36,7 +36,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "presets": LazyCommand("world", "presets", "List the presets, or print one to copy and edit."),
     "worlds": LazyCommand("world", "worlds", "Print drawn worlds, hidden fates included."),
     "replay": LazyCommand("world", "replay", "Step one world through given actions."),
-    "serve": LazyCommand("sandbox", "serve", "Serve sandbox episodes to agents by MCP or HTTP."),
+    "serve": LazyCommand("sandbox", "serve", "Serve sandbox episodes by MCP or HTTP, or a model."),
     "play": LazyCommand("sandbox", "play", "Play a sandbox episode by hand."),
     "grade": LazyCommand("sandbox", "grade", "Print the measures of episodes that were served."),
     "agent": LazyCommand("agent", "agent", "Run a language model as an agent of the sandbox."),

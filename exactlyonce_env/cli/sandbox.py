@@ -56,7 +56,7 @@ LogFolder = Annotated[
 
 
 def serve(
-    door: Annotated[str, typer.Argument(metavar="mcp|http", help="Protocol to serve.")],
+    door: Annotated[str, typer.Argument(metavar="mcp|http|model", help="What to serve.")],
     task: Task = None,
     instance: Instance = 0,
     write: Write = None,
@@ -99,11 +99,17 @@ def serve(
     "arguments": {}} calls one, POST URL/turns {"text": TEXT} is a turn without a call, DELETE URL
     leaves.
 
+    model: the small language model of llm:local by OpenAI's protocol, for anything that takes a
+    --base-url; of the options only --host, --port and --json bear on it.
+
     What really happened is shown under the admin URL. Both URLs are printed at the start; --json
     writes them as "url", "open_url" and "admin_url".
     """
-    _one_of(door, ("mcp", "http"), "protocol")
+    _one_of(door, ("mcp", "http", "model"), "protocol")
     _one_of(transport, ("stdio", "http"), "--transport")
+    if door == "model":
+        _serve_model(host, port, json_target)
+        return
     if door == "mcp" and task is None:
         raise UserError("--task is missing; choose from " + ", ".join(_tasks()))
     fields: dict[str, Any] = {
@@ -255,6 +261,24 @@ def _serve_sockets(
         except KeyboardInterrupt:
             kept = f"unfinished episodes are in {out} as exhausted" if out else "nothing is kept"
             raise KeyboardInterrupt(f"stopped; {kept}") from None
+
+
+def _serve_model(address: str, port: int, json_target: str | None) -> None:
+    """The local model by OpenAI's protocol."""
+    import asyncio
+
+    from exactlyonce_env.sandbox.serving import url_of
+    from policies.llm.local import local_endpoint
+    from policies.llm.local_server import PREFIX, prepare
+
+    listener, server = prepare(local_endpoint(), address, port, "local")
+    with listener:
+        url = url_of(listener) + PREFIX
+        human_console(json_target).print("--base-url", url, markup=False, soft_wrap=True)
+        if json_target is not None:
+            write_json({"url": url}, json_target, indent=None)
+        sys.stdout.flush()
+        asyncio.run(server.serve(sockets=[listener]))
 
 
 def _mcp_server() -> ModuleType:
