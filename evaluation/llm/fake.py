@@ -10,16 +10,28 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import Any
 
-from exactlyonce_env.errors import unknown
+from exactlyonce_env.errors import UserError, unknown
 
-__all__ = ["KINDS", "SCRIPTS", "Answer", "FakeEndpoint", "FakeProcess", "Faults", "Request"]
+__all__ = [
+    "KINDS",
+    "MADE",
+    "SCRIPTS",
+    "Answer",
+    "FakeEndpoint",
+    "FakeProcess",
+    "Faults",
+    "Request",
+]
 
 KINDS = (
     "slow",
@@ -28,16 +40,22 @@ KINDS = (
     "http_503",
     "http_400",
     "http_401",
+    "http_404",
     "reset",
+    "refused",
     "malformed",
     "truncated",
     "bad_arguments",
     "fence",
+    "prose",
 )
-"""Trouble: a slow answer, statuses, a connection cut off, a body that is no JSON or that ends
-early, tool arguments that are no JSON, and a code fence whatever the schema asks for."""
+"""Trouble: a slow answer, statuses, a connection cut off, one cut off with no new ones taken for a
+while, a body that is no JSON or that ends early, tool arguments that are no JSON, and a code fence
+or a sentence around the answer whatever the schema asks for."""
 
 PREFIX = "/v1"
+HOST = "127.0.0.1"
+PATHS = ("/chat/completions", "/responses")
 MAX_BODY = 64 << 20
 
 
@@ -80,7 +98,8 @@ class Answer:
     tool_calls
         Names and arguments (as text).
     logprobs
-        Log-probabilities of the first token, for requests that ask for them.
+        Log-probabilities of the first token, for requests that ask for them. Where there are none,
+        the endpoint is one that gives none.
     delay_s
         How long it takes [s].
     """
@@ -104,8 +123,8 @@ class Faults:
         Kinds of the first requests in order; empty texts stand for none.
     rate, kinds, seed
         After them each request meets one of ``kinds`` with probability ``rate``.
-    slow_s
-        How long a slow answer takes [s].
+    slow_s, refused_s
+        How long a slow answer takes, and how long no connection is taken [s].
     """
 
     plan: Sequence[str] = ()
@@ -113,6 +132,7 @@ class Faults:
     kinds: Sequence[str] = ("http_429", "http_500", "reset", "malformed", "truncated")
     seed: int = 0
     slow_s: float = 5.0
+    refused_s: float = 0.2
 
     def __post_init__(self) -> None:
         for kind in (*self.plan, *self.kinds):
@@ -132,37 +152,82 @@ class Faults:
 class _Server:
     """The endpoint in a running loop."""
 
-    def __init__(self, script: Script, faults: Faults) -> None:
-        self.script, self.faults = script, faults
+    def __init__(self, script: Script, faults: Faults, ignores: Sequence[str]) -> None:
+        self.script, self.faults, self.ignores = script, faults, frozenset(ignores)
         self.counts: Counter[str] = Counter()
         self.open = self.most_open = self.number = 0
+        self.failure: Exception | None = None
+        self.port = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, port: int) -> None:
+        """Take connections; a port of 0 is any free one."""
+        self._listener = await asyncio.start_server(
+            self.serve, HOST, port, limit=1 << 20, backlog=1024
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """End everything."""
+        if self._listener is not None:
+            self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _refuse_for_a_while(self) -> None:
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
+        task = asyncio.create_task(self._listen_again())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _listen_again(self) -> None:
+        await asyncio.sleep(self.faults.refused_s)
+        await self.listen(self.port)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         try:
             while await self._one(reader, writer):
                 pass
-        except (ConnectionError, asyncio.IncompleteReadError, ValueError):
+        except asyncio.CancelledError:
+            pass  # the endpoint ends; the loop would report a cancelled handler
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
+        except Exception as error:
+            self.failure = self.failure or error
         finally:
+            self._tasks.discard(task)
             writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """One request; whether the connection stays open."""
         head = await reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
-        method, target, _ = first.split(" ", 2)
+        method, _, target = first.removesuffix(" HTTP/1.1").partition(" ")
         headers = {
             name.strip().lower(): value.strip()
             for name, _, value in (line.partition(":") for line in lines if line)
         }
-        length = int(headers.get("content-length", "0"))
-        if length > MAX_BODY:
+        told = headers.get("content-length", "0")
+        length = int(told) if told.isdecimal() else MAX_BODY + 1
+        if length > MAX_BODY or "transfer-encoding" in headers:
+            writer.write(_refusal(413))
             return False
         data = await reader.readexactly(length)
         path = target.removeprefix(PREFIX)
         if method == "GET":
-            writer.write(_response(200, self._about(path)))
+            writer.write(self._about(path))
+            return True
+        if path not in PATHS:
+            writer.write(_refusal(404))
             return True
         self.counts[path] += 1
         number, self.number = self.number, self.number + 1
@@ -184,7 +249,9 @@ class _Server:
         kind = self.faults.kind_of(number)
         if kind:
             self.counts[kind] += 1
-        if kind == "reset":
+        if kind in ("reset", "refused"):
+            if kind == "refused":
+                self._refuse_for_a_while()
             writer.transport.abort()
             return False
         if kind.startswith("http_"):
@@ -193,16 +260,27 @@ class _Server:
         try:
             body = json.loads(data)
         except ValueError:
-            writer.write(_refusal(400))
+            body = None
+        if not isinstance(body, dict):
+            writer.write(_refusal(400, "invalid_request_error"))
             return True
-        answer = self.script(Request(path, body, headers, number))
+        if self.ignores:
+            body = {name: value for name, value in body.items() if name not in self.ignores}
+        try:
+            answer = self.script(Request(path, body, headers, number))
+        except Exception as error:  # told to whoever runs the endpoint, when it ends
+            self.failure = self.failure or error
+            writer.write(_refusal(400, "script_failed"))
+            return True
         delay_s = answer.delay_s + (self.faults.slow_s if kind == "slow" else 0.0)
         if delay_s:
             await asyncio.sleep(delay_s)
-        if kind == "fence":
-            answer = Answer(f"```json\n{answer.text}\n```")
+        if kind in AROUND:
+            said = answer.text or next((arguments for _, arguments in answer.tool_calls), "")
+            answer = Answer(AROUND[kind].format(said))
         elif kind == "bad_arguments":
-            answer = Answer(None, [(name, a[: len(a) // 2]) for name, a in answer.tool_calls])
+            cut = [(name, a[: len(a) // 2] or "{") for name, a in answer.tool_calls]
+            answer = replace(answer, tool_calls=cut)
         found = _told(path, body, answer, number)
         whole = _response(200, found)
         if kind == "malformed":
@@ -213,10 +291,17 @@ class _Server:
         await writer.drain()
         return kind != "truncated"
 
-    def _about(self, path: str) -> Any:
+    def _about(self, path: str) -> bytes:
         if path == "/_counts":
-            return {"counts": dict(self.counts), "most_open": self.most_open}
-        return {"object": "list", "data": [{"id": "fake", "object": "model"}]}
+            return _response(200, {"counts": dict(self.counts), "most_open": self.most_open})
+        if path == "/models":
+            model = {"id": "fake", "object": "model", "created": 0, "owned_by": "nobody"}
+            return _response(200, {"object": "list", "data": [model]})
+        return _refusal(404)
+
+
+AROUND = {"fence": "```json\n{}\n```", "prose": "Sure! This is what I would do: {}"}
+"""What is put around an answer that ignores its schema."""
 
 
 def _told(path: str, body: Mapping[str, Any], answer: Answer, number: int) -> dict[str, Any]:
@@ -229,12 +314,19 @@ def _told(path: str, body: Mapping[str, Any], answer: Answer, number: int) -> di
         if answer.text is not None:
             part = {"type": "output_text", "text": answer.text, "annotations": []}
             output.append(
-                {"type": "message", "role": "assistant", "id": f"msg_{number}", "content": [part]}
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "status": "completed",
+                    "id": f"msg_{number}",
+                    "content": [part],
+                }
             )
         for k, (name, arguments) in enumerate(answer.tool_calls):
             output.append(
                 {
                     "type": "function_call",
+                    "status": "completed",
                     "id": f"fc_{number}_{k}",
                     "call_id": f"call_{number}_{k}",
                     "name": name,
@@ -245,6 +337,7 @@ def _told(path: str, body: Mapping[str, Any], answer: Answer, number: int) -> di
         return {
             "id": f"resp_{number}",
             "object": "response",
+            "created_at": 0,
             "model": model,
             "status": "completed",
             "output": output,
@@ -267,10 +360,11 @@ def _told(path: str, body: Mapping[str, Any], answer: Answer, number: int) -> di
     }
     if body.get("logprobs") and answer.logprobs:
         top = [
-            {"token": token, "logprob": logprob}
+            {"token": token, "logprob": logprob, "bytes": list(token.encode())}
             for token, logprob in sorted(answer.logprobs.items(), key=lambda item: -item[1])
         ]
-        choice["logprobs"] = {"content": [top[0] | {"top_logprobs": top}]}
+        shown = top[: body.get("top_logprobs", 0)]
+        choice["logprobs"] = {"content": [top[0] | {"top_logprobs": shown}]}
         message["content"] = top[0]["token"]
     return {
         "id": f"chatcmpl-{number}",
@@ -286,18 +380,25 @@ def _told(path: str, body: Mapping[str, Any], answer: Answer, number: int) -> di
     }
 
 
-MESSAGES = {
-    400: "This model's maximum context length is 1 token (context_length_exceeded)",
-    401: "Incorrect API key provided",
-    429: "Rate limit reached",
-    500: "The server had an error",
-    503: "The engine is overloaded",
+REFUSALS = {
+    400: ("context_length_exceeded", "This model's maximum context length is 1 token"),
+    401: ("invalid_api_key", "Incorrect API key provided"),
+    404: ("not_found", "There is no such path or model"),
+    413: ("too_large", "A request needs a Content-Length of at most 64 MiB"),
+    429: ("rate_limit_exceeded", "Rate limit reached"),
+    500: ("server_error", "The server had an error"),
+    503: ("overloaded", "The engine is overloaded"),
 }
+"""Code and message of each status."""
 
 
-def _refusal(status: int) -> bytes:
+def _refusal(status: int, code: str = "") -> bytes:
+    usual, message = REFUSALS[status]
+    error = {"message": message, "type": "fake", "param": None, "code": usual}
+    if code:
+        error |= {"message": f"The request is refused: {code}", "code": code}
     more = "Retry-After: 0.01\r\n" if status == 429 else ""
-    return _response(status, {"error": {"message": MESSAGES[status], "type": "fake"}}, more)
+    return _response(status, {"error": error}, more)
 
 
 def _response(status: int, content: Any, headers: str = "") -> bytes:
@@ -320,16 +421,31 @@ class FakeEndpoint:
         When trouble comes.
     port
         0: a free one.
+    ignores
+        Fields of requests that it knows nothing of, such as ``response_format``.
+
+    Raises
+    ------
+    OSError
+        On entry, where the port is taken.
+    Exception
+        On exit, whatever the script raised; its request was refused.
     """
 
     def __init__(
-        self, script: Script | str, faults: Faults | None = None, *, port: int = 0
+        self,
+        script: Script | str,
+        faults: Faults | None = None,
+        *,
+        port: int = 0,
+        ignores: Sequence[str] = (),
     ) -> None:
         found = script if callable(script) else _script(script)
-        self._server = _Server(found, faults or Faults())
+        self._server = _Server(found, faults or Faults(), ignores)
         self._port = port
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
+        self._trouble: OSError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.base_url = ""
 
@@ -346,30 +462,36 @@ class FakeEndpoint:
     def __enter__(self) -> FakeEndpoint:
         self._thread.start()
         self._ready.wait()
+        if self._trouble is not None:
+            self._thread.join()
+            raise self._trouble
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
-        self._loop.close()
+        if self._server.failure is not None and (error is None or isinstance(error, Exception)):
+            raise self._server.failure
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        server = await asyncio.start_server(
-            self._server.serve, "127.0.0.1", self._port, limit=1 << 20, backlog=1024
-        )
-        port = server.sockets[0].getsockname()[1]
-        self.base_url = f"http://127.0.0.1:{port}{PREFIX}"
-        self._ready.set()
+        try:
+            await self._server.listen(self._port)
+        except OSError as error:
+            self._trouble = error
+            return
+        finally:
+            self.base_url = f"http://{HOST}:{self._server.port}{PREFIX}"
+            self._ready.set()
         await self._stop.wait()
-        server.close()
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
+        await self._server.stop()
 
 
 class FakeProcess:
@@ -378,34 +500,70 @@ class FakeProcess:
     Parameters
     ----------
     script
-        Name of one of `SCRIPTS`.
+        Name of one of `SCRIPTS`, or of one of `MADE` with its argument.
     faults
         When trouble comes.
+    ignores
+        As for `FakeEndpoint`.
+
+    Raises
+    ------
+    RuntimeError
+        On entry, where the process does not come up.
     """
 
-    def __init__(self, script: str, faults: Faults | None = None) -> None:
+    def __init__(
+        self, script: str, faults: Faults | None = None, *, ignores: Sequence[str] = ()
+    ) -> None:
         _script(script)
         context = get_context("spawn")
-        self._ours, theirs = context.Pipe()
+        self._ours, self._theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve_process, args=(script, faults, theirs), daemon=True
+            target=_serve_process, args=(script, faults, self._theirs, tuple(ignores)), daemon=True
         )
         self.base_url = ""
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Requests by path, and trouble by kind."""
+        found: dict[str, int] = self._told()["counts"]
+        return found
+
+    @property
+    def most_open(self) -> int:
+        """Most requests that were open at the same time."""
+        return int(self._told()["most_open"])
+
+    def _told(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.base_url}/_counts", timeout=10.0) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
     def __enter__(self) -> FakeProcess:
         self._process.start()
-        self.base_url = self._ours.recv()
+        self._theirs.close()
+        try:
+            self.base_url = self._ours.recv()
+        except EOFError:
+            self._process.join()
+            raise RuntimeError("the process of the fake endpoint did not come up") from None
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ours.send(None)
+        with suppress(OSError):
+            self._ours.send(None)
         self._process.join()
 
 
-def _serve_process(script: str, faults: Faults | None, pipe: Any) -> None:
-    with FakeEndpoint(script, faults) as fake:
+def _serve_process(
+    script: str, faults: Faults | None, pipe: Any, ignores: Sequence[str] = ()
+) -> None:
+    # An interrupt at the keyboard is the parent's; where the parent is gone, so is the work.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with FakeEndpoint(script, faults, ignores=ignores) as fake:
         pipe.send(fake.base_url)
-        pipe.recv()
+        with suppress(EOFError):
+            pipe.recv()
 
 
 # --- scripts --------------------------------------------------------------------------------------
@@ -457,11 +615,44 @@ def idle(request: Request) -> Answer:
     return Answer(None, [("finish", arguments)])
 
 
+def fixed(text: str) -> Script:
+    """A model that always says the same."""
+    return lambda request: Answer(text)
+
+
+def calling(text: str) -> Script:
+    """An agent that makes the calls of a JSON list in order, then ends its task as done.
+
+    Each is a tool's name and its arguments: ``[["get_invoice", {"id": "7"}], ...]``. Its turn is
+    told by the results in the history.
+    """
+    try:
+        calls = [(str(name), json.dumps(arguments)) for name, arguments in json.loads(text)]
+    except (ValueError, TypeError):
+        raise UserError(f'the calls {text!r} are not [["tool", {{...}}], ...]') from None
+    calls.append(("finish", json.dumps({"status": "completed", "summary": "all calls made"})))
+
+    def script(request: Request) -> Answer:
+        done = sum(
+            entry.get("role") == "tool" or entry.get("type") == "function_call_output"
+            for entry in request.history
+        )
+        return Answer(None, [calls[min(done, len(calls) - 1)]])
+
+    return script
+
+
 SCRIPTS: Mapping[str, Script] = {"patient": patient, "idle": idle}
 """Scripts by name."""
 
+MADE: Mapping[str, Callable[[str], Script]] = {"fixed": fixed, "calling": calling}
+"""Scripts with an argument, by the word before the colon: ``fixed:TEXT``, ``calling:JSON``."""
+
 
 def _script(name: str) -> Script:
+    word, colon, argument = name.partition(":")
+    if colon and word in MADE:
+        return MADE[word](argument)
     if name not in SCRIPTS:
-        raise unknown("script", name, tuple(SCRIPTS))
+        raise unknown("script", name, (*SCRIPTS, *(f"{word}:…" for word in MADE)))
     return SCRIPTS[name]
