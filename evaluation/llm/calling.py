@@ -86,7 +86,8 @@ class Calls:
         self.patience = patience or Patience()
         self.prices, self.limits = prices or Prices(), limits or Limits()
         spent = store.spent()
-        self._tokens, self._usd = spent.tokens_in + spent.tokens_out, spent.usd
+        self._tokens: float = spent.tokens_in + spent.tokens_out
+        self._usd = spent.usd
         self._reserved_tokens, self._reserved_usd = 0.0, 0.0
         self._in_flight = 0
         self._freed = asyncio.Event()
@@ -123,8 +124,9 @@ class Calls:
             usd = self.prices.usd(used)
             self.store.add(place, step, path, body, response, used, usd, time.monotonic() - began_s)
             self.asked += 1
-            self._tokens += sum(used)
-            self._usd += usd
+            # A provider that tells no usage is counted with the most that was reserved.
+            self._tokens += sum(used) if any(used) else tokens[0] + tokens[1]
+            self._usd += usd if any(used) else self.prices.usd(tokens)
         except ProviderError as error:
             if error.fatal:
                 raise UserError(f"the endpoint refuses: {error}") from None

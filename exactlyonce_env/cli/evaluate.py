@@ -415,7 +415,7 @@ def _progress(total: int) -> Iterator[Progress]:
     )
 
     columns = (
-        TextColumn("{task.description:<18}"),
+        TextColumn("{task.description:<18}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("episodes"),
@@ -439,6 +439,7 @@ CAPTION_VERSUS = (
 
 
 def _print_rows(console: Console, plan: Plan, result: Mapping[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(
@@ -455,7 +456,7 @@ def _print_rows(console: Console, plan: Plan, result: Mapping[str, Any]) -> None
     if result["baseline"] is not None:
         table.add_column(f"vs {result['baseline']}", justify="right")
     for row in result["rows"]:
-        cells = [row["policy"] + ("*" if row["privileged"] else "")]
+        cells = [escape(row["policy"]) + ("*" if row["privileged"] else "")]
         cells += [
             _share(row, name)
             for name in (
@@ -480,6 +481,8 @@ def _share(row: Mapping[str, Any], name: str) -> str:
     if row[name] is None:
         return "–"
     low, high = row["ci"][name]
+    if low is None:
+        return f"{100 * row[name]:.1f}"
     return f"{100 * row[name]:.1f} [dim]±{50 * (high - low):.1f}[/dim]"
 
 

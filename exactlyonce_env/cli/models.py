@@ -184,6 +184,7 @@ def _factors(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def print_accounts(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """A row for each language model: what was planned, what came back, and what it cost."""
+    from rich.markup import escape
     from rich.table import Table
 
     models = [row for row in rows if "planned" in row]
@@ -202,7 +203,7 @@ def print_accounts(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         for heading in ("pass^k", "kappa"):
             table.add_column(heading, justify="right")
     for row in models:
-        cells = [row["policy"]]
+        cells = [escape(row["policy"])]
         names = ("planned", "returned", "missing", "invalid", "provider_errors", "model_calls")
         cells += [f"{row[name]:,}" for name in (*names, "tokens")]
         cells.append(f"{row['usd']:.2f}" if row["usd"] else "")

@@ -7,7 +7,6 @@ not allowed makes the answer invalid, and the reason is told.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -130,7 +129,7 @@ def _belief(found: Any) -> dict[str, float]:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidAnswerError("the belief holds something that is no number")
-        if not (math.isfinite(value) and 0.0 <= value <= 1.0):
+        if not 0.0 <= value <= 1.0:
             raise InvalidAnswerError("the belief holds something that is no probability")
     total = sum(values)
     if abs(total - 1.0) > SUM_TOLERANCE:

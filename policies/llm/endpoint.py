@@ -40,8 +40,11 @@ URL_VARIABLE = "OPENAI_BASE_URL"
 AGAIN = frozenset({408, 409, 425, 429})
 """Statuses below 500 after which the same request may succeed."""
 
-FATAL = frozenset({401, 403, 404})
+FATAL = frozenset({401, 402, 403, 404, 407})
 """Statuses that every request of a run would meet."""
+
+SECRET_LENGTH = 12
+"""Keys shorter than this are placeholders of servers without keys."""
 
 SHOWN = 300
 """Characters of a provider's message that are kept."""
@@ -119,7 +122,10 @@ class OpenAIEndpoint:
             raise UserError(
                 f"--base-url {self.url!r} is no address; write http://HOST:PORT/v1 or https://..."
             )
-        self._key = os.environ.get(KEY_VARIABLE, "")
+        # Files and secrets end in a newline; what is left must be sendable as a header.
+        self._key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not (self._key.isascii() and (self._key.isprintable() or not self._key)):
+            raise UserError(f"{KEY_VARIABLE} holds a character that no key has")
         if self.url is None and not self._key:
             raise UserError(
                 f"{KEY_VARIABLE} is not set; set it, or name your own endpoint with --base-url"
@@ -133,7 +139,8 @@ class OpenAIEndpoint:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must not be written anywhere."""
-        return (self._key,) if self._key else ()
+        # A word such as "none" for a server of one's own is no secret.
+        return (self._key,) if len(self._key) >= SECRET_LENGTH else ()
 
     def _connect(self) -> tuple[AsyncOpenAI, asyncio.Semaphore]:
         """The client of the running loop."""
@@ -176,6 +183,11 @@ class OpenAIEndpoint:
             raise ProviderError("malformed", self._clean(str(error)), True) from None
         if not isinstance(answer, dict):
             raise ProviderError("malformed", "the answer is no JSON object", True)
+        part = answer.get("output" if path == RESPONSES else "choices")
+        if not (isinstance(part, list) and part):
+            # Some providers tell of their trouble with status 200.
+            told = self._clean(str(answer.get("error") or "the answer holds no choice"))
+            raise ProviderError("malformed", told, True)
         return cast("dict[str, Any]", _sendable(answer))
 
     async def close(self) -> None:
@@ -220,7 +232,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
         pass
     try:
         return max(email.utils.parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return 0.0
 
 

@@ -153,3 +153,22 @@ def test_patiently_raises_the_last_failure() -> None:
     endpoint = Scripted(trouble("http_500"), trouble("http_503", retry=False))
     with pytest.raises(ProviderError, match="http_503"):
         asyncio.run(patiently(endpoint, CHAT, body(), QUICK))
+
+
+def test_a_provider_that_tells_no_usage_does_not_escape_the_budget() -> None:
+    endpoint = Scripted(tokens=(0, 0))
+    with open_store(None) as store:
+        calls = Calls(endpoint, store, limits=Limits(tokens=500))
+
+        async def run() -> None:
+            for k in range(100):
+                await calls.ask(str(k), 0, CHAT, body())
+
+        with pytest.raises(BudgetError):
+            asyncio.run(run())
+    assert 0 < endpoint.asked < 20
+
+
+def test_a_retry_after_beyond_the_calendar_is_none() -> None:
+    date = "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"
+    assert retry_after_s({"retry-after": date}) == 0.0

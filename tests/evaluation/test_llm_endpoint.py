@@ -294,3 +294,13 @@ def test_agents_over_a_socket(run_cli: Any, tmp_path: Path) -> None:
     assert row["policy"] == "agent:fake+responses"
     assert (row["planned"], row["returned"], row["triggered"]) == (3, 3, 0)
     assert (tmp_path / "a" / "manifest.json").exists()
+
+
+def test_a_key_is_stripped_and_a_placeholder_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\r\n")
+    assert OpenAIEndpoint("http://127.0.0.1:9/v1").secrets == (KEY,)
+    monkeypatch.setenv("OPENAI_API_KEY", "1")
+    assert OpenAIEndpoint("http://127.0.0.1:9/v1").secrets == ()
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canäry-0123456789")
+    with pytest.raises(UserError, match="a character that no key has"):
+        OpenAIEndpoint("http://127.0.0.1:9/v1")
