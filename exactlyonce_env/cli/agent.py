@@ -32,6 +32,7 @@ from exactlyonce_env.cli.output import (
     typed_command,
     write_json,
 )
+from exactlyonce_env.errors import UserError
 
 if TYPE_CHECKING:
     from evaluation.llm.agent_run import Agent
@@ -152,6 +153,7 @@ def agent(
     if out is not None:
         from evaluation.run_folder import FolderLock
 
+        _refuse_other_run(out)
         out.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(out)
     for one, cells in planned.items():
@@ -169,6 +171,18 @@ def agent(
         lock.release()
     if json_target is not None:
         write_json(result, json_target)
+
+
+def _refuse_other_run(out: Path) -> None:
+    """Refuse a file, and the folder of another kind of run, whose manifest would be lost."""
+    from evaluation.manifest import read_manifest
+    from evaluation.run_folder import manifest_path
+
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file, want a folder for the run")
+    path = manifest_path(out)
+    if path.exists() and read_manifest(path).config.get("kind") != "agent":
+        raise UserError(f"{out} holds a run that is none of agents: choose another folder")
 
 
 def _rows(

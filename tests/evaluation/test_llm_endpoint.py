@@ -304,3 +304,15 @@ def test_a_key_is_stripped_and_a_placeholder_is_no_secret(monkeypatch: pytest.Mo
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canäry-0123456789")
     with pytest.raises(UserError, match="a character that no key has"):
         OpenAIEndpoint("http://127.0.0.1:9/v1")
+
+
+def test_an_agent_leaves_other_runs_alone(run_cli: Any, plan: Plan, tmp_path: Path) -> None:
+    evaluate(plan, ["wait:300"], worlds=5, out=tmp_path / "run")
+    (tmp_path / "file").write_text("x")
+    for name, words in (("run", "none of agents"), ("file", "is a file")):
+        done = run_cli(
+            *("agent", "--model", "fake", "--base-url", "http://127.0.0.1:9/v1"),
+            *("--tasks", "invoice_batch", "--out", str(tmp_path / name)),
+        )
+        assert done.returncode == 2
+        assert words in done.stderr
