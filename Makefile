@@ -81,14 +81,25 @@ demo-llm: $(VENV)/.llm
 	@echo "transcripts: $(BIN)/exactlyonce view runs/demo-llm/policy (or .../agent)"
 
 # Each framework wants versions of its own, so each adapter is tested in an environment of its own.
+# constraints.txt holds the versions of everything else; OpenEnv (mcp 1, older pillow) and verifiers
+# (mcp 2.0.0, openai 2) contradict it, so theirs are only bounded by pyproject.toml.
+ADAPTERS := inspect openenv trl verifiers
+PINNED_ADAPTERS := inspect trl
+
 $(VENV)-%/.adapter: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
-		-e '.[$*]' pytest hypothesis
+	$(VENV)-$*/bin/python -m pip install -qq --no-compile --disable-pip-version-check \
+		-c constraints.txt -e . pytest hypothesis
+	$(VENV)-$*/bin/python -m pip install -qq --no-compile --disable-pip-version-check \
+		$(if $(filter $*,$(PINNED_ADAPTERS)),-c constraints.txt) -e '.[$*]'
 	@touch $@
 
-test-adapters: $(VENV)-inspect/.adapter
-	$(VENV)-inspect/bin/python -m pytest -q tests/adapters/test_inspect.py
+.PRECIOUS: $(VENV)-%/.adapter
+
+test-adapter-%: $(VENV)-%/.adapter
+	$(VENV)-$*/bin/python -m pytest -q tests/adapters/test_$*.py
+
+test-adapters: $(ADAPTERS:%=test-adapter-%)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

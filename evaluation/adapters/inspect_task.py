@@ -7,8 +7,12 @@ In Python::
 
     eval(sandbox(tasks="invoice_batch", faults="timeout_late"), model="openai/gpt-x")
 
-or from a checkout: ``inspect eval evaluation/adapters/inspect_task.py@sandbox --model openai/gpt-x
--T tasks=invoice_batch -T faults=timeout_late``.
+or on the command line, where the package is installed from a wheel (Inspect names a task after the
+package that it is imported from)::
+
+    inspect eval evaluation/sandbox --model openai/gpt-x -T tasks=invoice_batch
+
+and from a checkout: ``inspect eval evaluation/adapters/inspect_task.py@sandbox --model …``.
 
 A sample is one episode.  The model meets the session's own tools, budget of calls and nudges; the
 score comes from the effect ledger and nothing else.  An episode that a provider's failure cut off
@@ -23,13 +27,13 @@ from inspect_ai import Epochs, Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import (
     ChatMessageSystem,
+    ChatMessageTool,
     ChatMessageUser,
-    execute_tools,
     get_model,
 )
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
-from inspect_ai.tool import ToolDef, ToolError, ToolParams
+from inspect_ai.tool import ToolCallError, ToolDef, ToolError, ToolParams
 
 from evaluation.llm.agent_prompts import CONDITIONS, REFLECT, system_text_of
 from evaluation.sandbox import check_names, plan_worlds
@@ -135,6 +139,10 @@ def agent(wrapper: str, prompt: str) -> Solver:
         tools = [_tool(info, caller) for info in session.tools]
         state.messages.insert(0, ChatMessageSystem(content=system_text_of(prompt)))
         model = get_model()
+
+        def over() -> bool:
+            return session.ended
+
         while not session.ended:
             output = await model.generate(state.messages, tools)
             state.messages.append(output.message)
@@ -144,10 +152,24 @@ def agent(wrapper: str, prompt: str) -> Solver:
                 if nudge is not None:
                     state.messages.append(ChatMessageUser(content=nudge))
                 continue
-            found = await execute_tools(state.messages, tools)
-            state.messages.extend(found.messages)
-            failed = any(getattr(message, "error", None) for message in found.messages)
-            if failed and prompt == "reflect" and not session.ended:
+            failed = False
+            # Not by Inspect's own executor: it keeps calls of unknown tools and those with wrong
+            # arguments from the session, which would never count them, so that nothing ended it.
+            for call in output.message.tool_calls:
+                if over():
+                    break
+                given = call.arguments if call.parse_error is None else call.parse_error
+                reply = caller.call(call.function, given)
+                failed |= reply.error
+                state.messages.append(
+                    ChatMessageTool(
+                        content=reply.text,
+                        tool_call_id=call.id,
+                        function=call.function,
+                        error=ToolCallError("unknown", reply.text) if reply.error else None,
+                    )
+                )
+            if failed and prompt == "reflect" and not over():
                 state.messages.append(ChatMessageUser(content=REFLECT))
         state.completed = True
         return state

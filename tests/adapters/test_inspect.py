@@ -81,6 +81,17 @@ def test_turns_without_a_call_are_nudged(tmp_path: Path) -> None:
     assert values(log)["unresolved"] == 1.0
 
 
+@pytest.mark.parametrize("wrong", [("no_such_tool", {}), ("wait", {"minutes": 1})])
+def test_wrong_calls_count_so_that_the_episode_ends(
+    wrong: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    log = run([call(*wrong) for _ in range(45)], tmp_path, faults="ok")
+    tools = [m for m in log.samples[0].messages if m.role == "tool"]
+    assert len(tools) == 40
+    assert all(message.error.message.startswith("HTTP 40") for message in tools)
+    assert values(log)["unresolved"] == 1.0
+
+
 def test_epochs_are_repeats(tmp_path: Path) -> None:
     outputs = [call(*DONE) for _ in range(3)]
     log = run(outputs, tmp_path, faults="ok", repeats=3)
