@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,9 @@ for name, value in {
     "MKL_NUM_THREADS": "1",
 }.items():
     os.environ.setdefault(name, value)
+
+# Started in the background of a script, a process ignores Ctrl-C and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Solved contracts of the tests stay out of the user's cache; each process starts with none.
 _SOLVED = tempfile.TemporaryDirectory(prefix="exactlyonce-tests-")

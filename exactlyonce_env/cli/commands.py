@@ -46,6 +46,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "probe-report": LazyCommand(
         "probe_report", "probe_report", "Counts, intervals and tests of recorded responses."
     ),
+    "cases": LazyCommand("cases", "cases", "Play small recoveries with tools, or grade one."),
     "stats": LazyCommand("stats", "stats", "Compute one statistic from counts."),
     "compare": LazyCommand("compare", "compare", "Compare two runs on the same worlds, paired."),
     "plan": LazyCommand("stats", "plan", "Say how many worlds a comparison needs."),
