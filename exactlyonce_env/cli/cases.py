@@ -292,7 +292,7 @@ def _print(console: Console, result: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(
-        title=f"{len(result['cases'])} contract cases",
+        title=f"contract cases: {len(result['cases'])}",
         title_justify="left",
         caption="counts of n; scores with 95 % Wilson intervals and, in brackets, the mean over "
         "families of equal weight, %. strict: all four observations",
