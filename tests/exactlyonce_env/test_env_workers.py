@@ -39,12 +39,11 @@ def test_two_threads_share_and_each_has_its_own_number() -> None:
 
 @pytest.mark.parametrize("share", [0, 1])
 def test_an_error_reaches_the_caller_and_the_helper_lives_on(share: int) -> None:
-    joined = threading.Event()
+    joined = [threading.Event(), threading.Event()]
 
     def run(mine: int, low: int, high: int) -> None:
-        if mine == 1:
-            joined.set()
-        joined.wait(30)
+        joined[mine].set()
+        assert joined[1 - mine].wait(30)  # neither may take every range before the other has one
         if mine == share:
             raise RuntimeError(f"share {share}")
 
