@@ -13,7 +13,6 @@ from exactlyonce_env.permission import NO_KEY, next_payload
 from exactlyonce_env.records import N_MODES
 from exactlyonce_env.vocabulary import Action, Mode, OriginalKey, Readback, Start
 from policies.bayes.beliefs import believe, is_live, unresolved_attempts
-from policies.bayes.programme import operator_states, solve
 from policies.bayes.reading_times import plan_reads
 from policies.bayes.records import (
     KEYED,
@@ -28,6 +27,8 @@ from policies.bayes.records import (
     Room,
     no_children,
 )
+from policies.bayes.scene import operator_states
+from policies.bayes.solving import solve
 from policies.bayes.sums import mode_shares
 
 READ = int(Action.READ)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from exactlyonce_env.compiled import Array
+from exactlyonce_env.compiled import Array, Record
 from exactlyonce_env.records import N_TERMS, TRUTH, VIEW
 
 MAX_LIVE = 8
@@ -177,6 +177,48 @@ class Lookup(NamedTuple):
     fresh: Array
     opened: Array
     children: Children
+
+
+class Scene(NamedTuple):
+    """What the moves of one view are valued from."""
+
+    contract: Record
+    node: Record  # NODE
+    states: Array  # (n_states,) STATE
+    sent: Array  # (3, n_states) SENT
+    partial: Array  # (2, n_items + 1, n_states), weight of news of so many items: read, reported
+    lacking: Array  # (n_items + 1,) weight of so many items missing in the end
+    lookup: Lookup
+
+
+class Tables(NamedTuple):
+    """What is filled in; the first three are (slots, N_OPERATOR, N_LEVELS, n_states).
+
+    ``now`` is the best of what can be done at once in a state, as from then; ``later`` the best of
+    reading later, as from the view's clock; ``target`` the state that this leads to.  ``need[0]``
+    and ``need[1]`` (2, N_OPERATOR, N_LEVELS, n_states) are the steps that may be needed at once,
+    and in the better of both.
+    """
+
+    now: Array
+    later: Array
+    target: Array
+    need: Array
+
+
+class Left(NamedTuple):
+    """What is left after one step, and after two.
+
+    ``operator`` is what is known of him, ``level`` the attempts left before the step, ``slot`` and
+    ``steps`` belong to one step fewer, ``next_slot`` and ``next_steps`` to two.
+    """
+
+    operator: int
+    level: int
+    slot: int
+    steps: int
+    next_slot: int
+    next_steps: int
 
 
 class Answer(NamedTuple):
