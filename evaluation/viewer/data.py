@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluation.cases.grading import OBSERVATIONS
 from evaluation.llm.store import FILE, open_store
 from evaluation.viewer.index import Index, Query
+from evaluation.viewer.moments import moments_of
 from evaluation.viewer.short import measures_of, short_of
-from evaluation.viewer.talk import talk_of, timeline_of
+from evaluation.viewer.talk import talk_of
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.records import MEASURES
 from exactlyonce_env.sandbox.log import MEASURES as SANDBOX_MEASURES
@@ -42,6 +44,18 @@ FACTS = (
     "behaviour",
 )
 """Fields that say which episode it is and how it ended, in the order in which they are shown."""
+
+CASE_FACTS = ("case", "family", "domain", "requires_progress", "repeat")
+PROBE_FACTS = ("design", "action", "idempotency_key", "repeat")
+"""The same of contract cases and of the probe, which have no world of their own."""
+
+MEASURES_OF = {
+    "policy": MEASURES,
+    "agent": SANDBOX_MEASURES,
+    "case": ("duplicates", "strays", "confirmed"),
+    "probe": MEASURES,
+}
+"""Measures that are shown of each kind of episode."""
 
 NOT_FOUND = "no episode of that name has ended in this run"
 
@@ -144,7 +158,7 @@ class Transcripts:
             "around": where,
             "header": _header(place, document, calls),
             "talk": talk,
-            "timeline": timeline_of(document, talk),
+            "timeline": moments_of(document, talk),
         }
 
     def call(self, place: str, number: int) -> dict[str, Any]:
@@ -167,13 +181,33 @@ def _header(
 ) -> dict[str, Any]:
     """What stands above an episode."""
     found = measures_of(document)
-    names = SANDBOX_MEASURES if document["kind"] == "agent" else MEASURES
+    names = MEASURES_OF[document["kind"]]
     return {
         **short_of(place, document),
-        "kind": document["kind"],
-        "facts": {name: document[name] for name in FACTS if document.get(name) not in (None, "")},
+        "facts": _facts(document),
         "reward": document.get("reward"),
         "measures": None if found is None else {name: found[name] for name in names},
+        "checks": _checks(document, found),
         "seconds": sum(call["seconds"] for call in calls),
         "reported": document.get("reported") or None,
     }
+
+
+def _facts(document: Mapping[str, Any]) -> dict[str, Any]:
+    kind = document["kind"]
+    names = {"case": CASE_FACTS, "probe": PROBE_FACTS}.get(kind, FACTS)
+    found = {name: document[name] for name in names if document.get(name) not in (None, "")}
+    levels = {} if kind != "probe" else document["cell"]
+    return found | {name: level for name, level in levels.items() if level is not None}
+
+
+def _checks(
+    document: Mapping[str, Any], found: Mapping[str, Any] | None
+) -> list[dict[str, Any]] | None:
+    """The observations of a case, each with what was wrong."""
+    if document["kind"] != "case" or found is None:
+        return None
+    return [
+        {"name": name, "holds": found[name], "faults": found["faults"][name]}
+        for name in OBSERVATIONS
+    ]

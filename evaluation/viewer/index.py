@@ -16,22 +16,35 @@ from typing import Any
 from urllib.parse import quote
 
 from evaluation.llm.store import Store
-from evaluation.viewer.short import OUTCOMES, SIGNS, searched, short_of
+from evaluation.viewer.short import OF_KIND, OUTCOMES, SIGNS, searched, short_of
 from exactlyonce_env.errors import unknown
 
 __all__ = ["FACETS", "PAGE", "SORTS", "Index", "Query"]
 
-TEXTS = ("policy", "fault", "task", "wrapper", "title")
+FACTORS = (
+    "policy",
+    "fault",
+    "family",
+    "domain",
+    "task",
+    "wrapper",
+    "design",
+    "label",
+    "key",
+    "decision",
+    "kind",
+)
+TEXTS = (*FACTORS, "title")
 """Fields that the list can be filtered or sorted by; an episode has one value of each."""
 
 FLAGS = {"outcome": OUTCOMES, "signs": SIGNS}
 """What else it can be filtered by: of these an episode may have several, or none."""
 
-FACETS = ("outcome", "policy", "fault", "task", "wrapper", "signs")
+FACETS = ("outcome", *FACTORS, "signs")
 """All filters, in the order in which they are shown."""
 
 SORTS = {
-    "order": "policy, wrapper, task, number, title, fault, repeat, n",
+    "order": "policy, wrapper, task, number, title, label, key, fault, repeat, n",
     "latest": "n DESC",
     "calls": "calls DESC, n",
     "tokens": "tokens_in + tokens_out DESC, n",
@@ -239,10 +252,10 @@ class Index:
         for facet in FACETS:
             where, values = self._where(query, but=facet)
             if facet in FLAGS:
-                names = FLAGS[facet]
-                sums = ", ".join(f"COALESCE(SUM(is_{name}), 0)" for name in names)
-                counts = self._db.execute(f"SELECT {sums} FROM found WHERE {where}", values)
-                found = list(zip(names, names.values(), counts.fetchone(), strict=True))
+                names = self._flags(facet)
+                sums = ", ".join(["0", *(f"COALESCE(SUM(is_{name}), 0)" for name in names)])
+                row = self._db.execute(f"SELECT {sums} FROM found WHERE {where}", values).fetchone()
+                found = list(zip(names, names.values(), row[1:], strict=True))
             else:
                 # Values that the other filters leave nothing of are listed all the same.
                 counts = self._db.execute(
@@ -257,6 +270,14 @@ class Index:
                     for value, words, count in found
                 ],
             }
+
+    def _flags(self, facet: str) -> dict[str, str]:
+        """Those flags that episodes of the kinds in this run can have."""
+        if facet != "outcome":
+            return FLAGS[facet]
+        kinds = [kind for (kind,) in self._db.execute("SELECT DISTINCT kind FROM found")]
+        possible = frozenset().union(*(OF_KIND[kind] for kind in kinds))
+        return {name: words for name, words in OUTCOMES.items() if name in possible}
 
     def _where(self, query: Query, but: str = "") -> Condition:
         """The condition of all filters but one."""

@@ -4,15 +4,24 @@
 "use strict";
 
 const FACETS = {
-  outcome: "Outcome", policy: "Policy", fault: "Fault", task: "Task", wrapper: "Wrapper",
-  signs: "Answers",
+  outcome: "Outcome", policy: "Policy", fault: "Fault", family: "Family", domain: "Domain",
+  task: "Task", wrapper: "Wrapper", design: "Design", label: "Evidence label", key: "Key",
+  decision: "Decision", kind: "Kind", signs: "Answers",
 };
 const ALWAYS = new Set(["outcome", "policy", "fault"]);
 const BADGES = {
-  exactly_once: ["good", "✓", "exactly once"], duplicated: ["bad", "×", "duplicated"],
+  exactly_once: ["good", "✓", "exactly once"], strict: ["good", "✓", "strict"], duplicated: ["bad", "×", "duplicated"],
   omitted: ["bad", "○", "omitted"], unresolved: ["warn", "?", "unresolved"],
   overclaim: ["bad", "!", "overclaim"], missing: ["", "–", "missing"],
-  not_triggered: ["", "∅", "not triggered"],
+  not_triggered: ["", "∅", "not triggered"], unreadable: ["warn", "–", "invalid answer"],
+  not_permitted: ["bad", "!", "retry not permitted"],
+  business_effects: ["bad", "×", "business effects"], final_delivery: ["warn", "×", "final delivery"],
+  authorisation_binding: ["bad", "×", "authorisation, binding"], recovery: ["bad", "×", "recovery"],
+};
+const GROUPS = { policy: "fault", agent: "fault", case: "family", probe: "question" };
+const TRUTHS = {
+  policy: ["Timeline", "Timeline of the world"], agent: ["Timeline", "Timeline of the world"],
+  case: ["Ledger", "What the services did"], probe: ["Worlds", "The decision in three hidden worlds"],
 };
 const ROLES = { task: "Task", trouble: "Provider trouble" };
 const ATTRIBUTES = new Set([
@@ -78,11 +87,13 @@ function badgesOf(row) {
     return el("span", { class: `badge ${tone}` }, el("span", { "aria-hidden": !many }, many ? `${counts[name]}×` : sign), words);
   });
   const signs = [];
-  if (row.invalid) signs.push(plural(row.invalid, "invalid answer"));
+  if (row.invalid && row.kind !== "probe") signs.push(plural(row.invalid, row.kind === "case" ? "invalid request" : "invalid answer"));
   if (row.provider_errors) signs.push(plural(row.provider_errors, "provider error"));
   if (signs.length) found.push(el("span", { class: "signs" }, signs.join(", ")));
   return el("span", { class: "badges" }, ...found);
 }
+
+const titled = (word) => word[0].toUpperCase() + word.slice(1);
 
 function secondsText(s) {
   return `${number(Math.round(s * 1000) / 1000)} s`;
@@ -168,6 +179,8 @@ function showList(found) {
   if (usd) words.push(usdText(usd));
   const line = words.join(" · ");
   if ($("count").textContent !== line) $("count").textContent = line;
+  const groups = new Set(found.rows.map((row) => GROUPS[row.kind]));
+  $("group").textContent = groups.size === 1 ? titled([...groups][0]) : "Fault";
   const rows = found.rows.map(rowOf);
   if (!rows.length) rows.push(el("tr", { role: "row" }, el("td", { role: "cell", class: "nothing", colspan: "8" },
     found.state.total ? "No episode fits these filters." : "No episode has ended yet; this page shows them as they do.")));
@@ -186,7 +199,7 @@ function rowOf(row) {
     cell("of-title", el("a", { href: `#${encodeURIComponent(row.place)}`, "data-key": `row:${row.place}`, "data-place": row.place }, ...nameOf(row.title)),
       row.subtitle && el("div", { class: "sub" }, row.subtitle)),
     cell("of-policy", el("span", { class: "mono" }, row.policy), wrapperOf(row) && el("div", { class: "sub" }, wrapperOf(row))),
-    cell("of-fault", ...nameOf(row.fault)),
+    cell("of-fault", ...nameOf(row.group)),
     cell("of-outcome", badgesOf(row)),
     cell("of-did what", el("span", { title: did }, did)),
     cell("number", number(row.calls)),
@@ -318,6 +331,7 @@ function showEpisode(found) {
   const { header, around } = found;
   document.title = `${header.title} · ${header.policy}`;
   $("head").replaceChildren(...headOf(header, around));
+  [$("tab-time").textContent, $("time-title").textContent] = TRUTHS[header.kind];
   $("entries").replaceChildren(...found.talk.map((entry) => entryOf(entry, header)));
   $("moments").replaceChildren(...momentsOf(found.timeline, header));
   show("episode");
@@ -333,7 +347,7 @@ function headOf(header, around) {
     el("button", { type: "button", title: "Key Esc", on: { click: back } }, "← All episodes"),
     el("span", { class: "to" }, at), to(around.before, "Previous", "k"), to(around.after, "Next", "j"));
   const title = el("div", { class: "title" }, el("h1", { tabindex: "-1" }, header.title),
-    el("span", { class: "who" }, header.policy), el("span", { class: "what" }, [`fault ${header.fault}`, wrapperOf(header), header.subtitle].filter(Boolean).join(" · ")));
+    el("span", { class: "who" }, header.policy), el("span", { class: "what" }, [`${GROUPS[header.kind]} ${header.group}`, wrapperOf(header), header.subtitle].filter(Boolean).join(" · ")));
   const used = [
     ["model calls", number(header.calls)],
     ["tokens in", number(header.tokens_in)], ["tokens out", number(header.tokens_out)],
@@ -341,16 +355,32 @@ function headOf(header, around) {
   ];
   if (header.elapsed_s !== null) used.push(["virtual time", [secondsText(header.elapsed_s), longText(header.elapsed_s)].filter(Boolean).join(" = ")]);
   if (typeof header.reward === "number") used.push(["reward", number(header.reward)]);
-  const parts = [walk, title, el("div", { class: "outcome" }, badgesOf(header)), factsOf(used)];
-  if (header.reason) parts.push(el("p", { class: "alert" }, `Missing, and scored nowhere: ${header.reason}`));
-  const facts = Object.entries(header.facts).map(([name, value]) => [name.replaceAll("_", " "), String(value)]);
+  const parts = [walk, title, el("div", { class: "outcome" }, badgesOf(unchecked(header))), factsOf(used)];
+  if (header.checks) parts.push(checksOf(header.checks));
+  if (header.reason) parts.push(el("p", { class: "alert" }, `${header.outcomes.includes("missing") ? "Missing" : "Invalid"}, and scored nowhere: ${header.reason}`));
+  const facts = Object.entries(header.facts).map(([name, value]) =>
+    [name.replaceAll("_", " "), typeof value === "boolean" ? (value ? "yes" : "no") : String(value)]);
   const measures = Object.entries(header.measures || {}).map(([name, value]) =>
     [name.replaceAll("_", " "), typeof value === "number" ? number(value) : (value ? "yes" : "no")]);
   const more = el("details", { class: "more" }, el("summary", {}, "The episode and its measures"), factsOf(facts));
+  if (measures.length && header.kind === "probe") more.append(el("p", { class: "small" }, "Summed over the three hidden worlds; yes: in all of them, unresolved and overclaim in any:"));
   if (measures.length) more.append(factsOf(measures));
   if (header.reported) more.append(el("p", { class: "small" }, "What the agent reported:"), textOf(JSON.stringify(header.reported, null, 2), "mono"));
   parts.push(more);
   return parts;
+}
+
+// A header without the outcomes that its checks tell.
+function unchecked(header) {
+  const checked = new Set((header.checks || []).map((check) => check.name));
+  return { ...header, outcomes: header.outcomes.filter((name) => !checked.has(name)) };
+}
+
+// The observations of a contract case, each with what was wrong.
+function checksOf(checks) {
+  return el("ul", { class: "checks" }, ...checks.map(({ name, holds, faults }) => el("li", {},
+    el("span", { class: `badge ${holds ? "good" : "bad"}` }, el("span", { "aria-hidden": true }, holds ? "✓" : "×"), name.replaceAll("_", " ").replace("authorisation ", "authorisation and ")),
+    el("span", { class: holds ? "unseen" : "why" }, holds ? "holds" : faults.join("; ")))));
 }
 
 function entryOf(entry, header) {
@@ -397,9 +427,12 @@ const entryBody = {
   call(entry) {
     const marks = [];
     if (entry.focal) marks.push(el("span", { class: "badge bad" }, "the fault meets it"));
+    if (entry.violation) marks.push(el("span", { class: "badge bad" }, "not permitted"));
+    if (entry.again) marks.push(el("span", { class: "badge warn" }, "asked again after a final answer"));
     if (entry.done === false) marks.push(el("span", { class: "badge" }, "not carried out: the episode had ended"));
     const name = entry.link === undefined || entry.link === null ? "" : `#${entry.link} `;
-    return [whoOf(entry, `Tool call ${name}`, el("span", { class: "mono" }, entry.tool), ...marks), textOf(entry.text, "mono", 800)];
+    return [whoOf(entry, `Tool call ${name}`, el("span", { class: "mono" }, entry.tool), ...marks), textOf(entry.text, "mono", 800),
+      entry.violation && el("p", { class: "wrong-why" }, entry.violation)];
   },
   result: (entry) => [whoOf(entry, entry.error ? "Error" : "Result", el("span", { class: "mono small" }, entry.tool || "")), textOf(entry.text, "mono", 800)],
 };
@@ -412,11 +445,12 @@ function modelBody(entry, header) {
     parts.push(textOf(entry.text || "(no text)", "mono"));
   } else if (answer) {
     parts.push(el("div", { class: "chosen" }, answer.action));
+    if (answer.key) parts.push(el("div", { class: "small" }, "with the key"), textOf(answer.key, "mono"));
     if (answer.rationale) parts.push(textOf(answer.rationale));
     if (answer.belief) parts.push(barsOf(Object.entries(answer.belief).map(([name, p]) => [name.replaceAll("_", " "), p, p.toFixed(2)]), "Belief"));
     if (entry.text) parts.push(el("details", {}, el("summary", { class: "small" }, "As it was written"), textOf(entry.text, "mono")));
   } else if (entry.text) parts.push(textOf(entry.text, "", 4000));
-  else if (header.kind === "policy") parts.push(el("p", { class: "small" }, "(no text)"));
+  else if (entry.empty) parts.push(el("p", { class: "small" }, "(no text)"));
   if (entry.scores && entry.scores.length) {
     parts.push(barsOf(entry.scores.map(([name, x]) => [name, Math.exp(x), number(Math.round(x * 100) / 100)]), "Log-probability"));
   }
@@ -462,6 +496,16 @@ function momentsOf(rows, header) {
   const nodes = [];
   let before = null, over = header.elapsed_s === null;
   for (const row of rows) {
+    if (row.heading) {
+      nodes.push(el("li", { class: "world" }, el("h3", {}, row.heading), badgesOf({ outcomes: row.outcomes })));
+      before = null;
+      continue;
+    }
+    if (row.label) {
+      nodes.push(momentOf(row, row.label !== before));
+      before = row.label;
+      continue;
+    }
     if (!over && row.time_s > header.elapsed_s) {
       over = true;
       nodes.push(el("li", { class: "over" }, `The episode has ended at ${secondsText(header.elapsed_s)}; what is still under way arrives.`));
@@ -473,15 +517,15 @@ function momentsOf(rows, header) {
     nodes.push(momentOf(row, row.time_s !== before));
     before = row.time_s;
   }
-  if (!rows.length) nodes.push(el("li", { class: "gap" }, "Nothing happened."));
+  if (!rows.length) nodes.push(el("li", { class: "gap" }, header.kind === "probe" ? "There is no decision to replay." : "Nothing happened."));
   return nodes;
 }
 
 function momentOf(row, told) {
   const truth = row.happened && !row.seen;
-  const long = longText(row.time_s);
+  const long = row.label ? "" : longText(row.time_s);
   const time = el("button", { type: "button", class: "plain at", title: "Show this in the conversation", on: { click: () => reach("talk", row.link) } },
-    secondsText(row.time_s));
+    row.label || secondsText(row.time_s));
   const parts = [el("span", { class: `dot ${truth ? "truth" : "seen"} ${row.again ? "again" : ""}`, "aria-hidden": "true" })];
   if (told) parts.push(el("div", {}, time, long ? el("span", { class: "small" }, ` ${long}`) : null));
   if (row.seen) parts.push(el("span", { class: "unseen" }, "the client: "), textOf(row.seen, "", 260));

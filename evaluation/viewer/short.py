@@ -5,18 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["OUTCOMES", "SIGNS", "Short", "measures_of", "outcomes_of", "short_of"]
+from evaluation.cases.answers import claim_of
+from evaluation.cases.grading import OBSERVATIONS
 
-OUTCOMES = {
+__all__ = ["OF_KIND", "OUTCOMES", "SIGNS", "Short", "measures_of", "outcomes_of", "short_of"]
+
+EFFECTS = {
     "exactly_once": "exactly once",
     "duplicated": "duplicated",
     "omitted": "omitted",
     "unresolved": "unresolved",
     "overclaim": "overclaim",
+}
+
+OUTCOMES = {
+    "strict": "strict: all four hold",
+    **EFFECTS,
+    "business_effects": "business effects fail",
+    "final_delivery": "final delivery fails",
+    "authorisation_binding": "authorisation or binding fails",
+    "recovery": "recovery fails",
+    "not_permitted": "retry not permitted",
+    "unreadable": "invalid answer",
     "missing": "missing",
     "not_triggered": "not triggered",
 }
 """How an episode can have ended, with the words for it; one episode may have several."""
+
+OF_KIND: Mapping[str, frozenset[str]] = {
+    "policy": frozenset((*EFFECTS, "missing")),
+    "agent": frozenset((*EFFECTS, "missing", "not_triggered")),
+    "case": frozenset(("strict", "duplicated", *OBSERVATIONS, "missing")),
+    "probe": frozenset((*EFFECTS, "not_permitted", "unreadable", "missing")),
+}
+"""Which of `OUTCOMES` an episode of each kind can have."""
 
 SIGNS = {"invalid": "invalid answers", "trouble": "provider trouble"}
 """What else an episode may have met, with the words for it."""
@@ -34,21 +56,22 @@ def short_of(place: str, document: Mapping[str, Any]) -> Short:
     title, subtitle = _titles(document)
     return {
         "place": place,
+        "kind": document["kind"],
         "title": title,
         "subtitle": subtitle,
+        "group": _group(document),
         "policy": str(document["policy"]),
-        "fault": str(document["fault"]),
-        "task": str(document.get("task", "")),
-        "wrapper": str(document.get("wrapper", "")),
+        **_factors(document),
         "number": int(document.get("world", document.get("instance", 0))),
         "repeat": int(document["repeat"]),
         "outcomes": outcomes_of(document),
         "signs": _signs(document),
         "did": _did(document),
-        "reason": str(document.get("reason") or ""),
+        "reason": str(document.get("invalid_reason") or document.get("reason") or ""),
         "duplicates": int(found.get("duplicates", 0)),
         "omissions": int(found.get("omissions", 0)),
-        "elapsed_s": found.get("elapsed_s"),
+        # A probe's measures are of three worlds at once, a case has no clock.
+        "elapsed_s": None if document["kind"] == "probe" else found.get("elapsed_s"),
         "calls": int(document.get("n_calls", 0)),
         "tokens_in": int(document.get("tokens_in", 0)),
         "tokens_out": int(document.get("tokens_out", 0)),
@@ -59,21 +82,31 @@ def short_of(place: str, document: Mapping[str, Any]) -> Short:
 
 
 def measures_of(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The measures of an episode; None where the provider cut it short, for they say nothing."""
+    """The measures of an episode; None where the provider cut it short, for they say nothing.
+
+    Of a case they are its observations, of a probe sums over its hidden worlds.
+    """
     if document["status"] == "missing":
         return None
-    return document if document["kind"] == "agent" else document.get("outcome")
+    where = {"agent": document, "case": document.get("observed")}
+    found: Mapping[str, Any] | None = where.get(document["kind"], document.get("outcome"))
+    return found
 
 
 def outcomes_of(document: Mapping[str, Any]) -> list[str]:
     """Which of `OUTCOMES` hold.
 
     A missing episode is nothing else, and so is one of an agent whose focal write was never
-    attempted: no mean counts them.
+    attempted, and a probe's answer that cannot be read: no mean counts them.
     """
     found = measures_of(document)
     if found is None:
-        return ["missing"]
+        unreadable = document["kind"] == "probe" and document.get("invalid")
+        return ["unreadable" if unreadable else "missing"]
+    if document["kind"] == "case":
+        failed = [name for name in OBSERVATIONS if not found[name]]
+        duplicated = ["duplicated"] if found["duplicates"] else []
+        return [*duplicated, *failed] if failed else ["strict", *duplicated]
     if document["fault"] != "ok" and found.get("triggered") is False:
         return ["not_triggered"]
     holds = {
@@ -82,6 +115,7 @@ def outcomes_of(document: Mapping[str, Any]) -> list[str]:
         "omitted": found["omissions"] > 0,
         "unresolved": found["unresolved"],
         "overclaim": found["overclaim"],
+        "not_permitted": document["kind"] == "probe" and found["false_retry_permissions"] > 0,
     }
     return [name for name, held in holds.items() if held]
 
@@ -94,26 +128,87 @@ def searched(place: str, document: Mapping[str, Any], short: Short) -> str:
     return text[:SEARCHED].lower().encode("utf-8", "replace").decode()
 
 
+def _factors(document: Mapping[str, Any]) -> dict[str, str]:
+    """What lists are filtered by; empty where the kind of episode has no such thing."""
+    kind = document["kind"]
+    cell = document["cell"] if kind == "probe" else {}
+    found = {
+        "fault": document["fault"] if kind in ("policy", "agent") else "",
+        "task": document.get("task", cell.get("task", "")),
+        "wrapper": document.get("wrapper", ""),
+        "family": document.get("family", ""),
+        "domain": document.get("domain", ""),
+        "design": document.get("design", ""),
+        "label": cell.get("label", ""),
+        "key": _key_words(cell) if cell else "",
+        "decision": document.get("action") or "",
+    }
+    return {name: str(value) for name, value in found.items()}
+
+
+def _group(document: Mapping[str, Any]) -> str:
+    """What the list tells apart first: the fault, a case's family, a probe's question."""
+    if document["kind"] == "case":
+        return str(document["family"])
+    if document["kind"] == "probe":
+        cell = document["cell"]
+        return f"label {cell['label']}, key {_key_words(cell)}"
+    return str(document["fault"])
+
+
+def _key_words(cell: Mapping[str, Any]) -> str:
+    """A key condition of the probe in words."""
+    told = f", original's {cell['original']}" if cell["key"] == "supplied" else ""
+    return f"{cell['key']}{told}"
+
+
 def _titles(document: Mapping[str, Any]) -> tuple[str, str]:
-    if document["kind"] == "agent":
-        title = f"{document['task']} · {document['write']}"
-        words = [f"instance {document['instance']}"]
-        departures = (
-            ("contract", "native"),
-            ("docs", "default"),
-            ("instruction", "default"),
-            ("operator", "answers"),
-        )
-        words += [
-            f"{name} {document[name]}"
-            for name, default in departures
-            if document.get(name, default) != default
-        ]
-    else:
-        title, context = f"world {document['world']}", str(document["context"])
-        words = [] if context == document["preset"] else [context]
-    words += [f"repeat {document['repeat']}"] if document["repeat"] else []
+    title, words = _NAMED[document["kind"]](document)
+    many = "draw" if document["kind"] == "probe" else "repeat"
+    words += [f"{many} {document['repeat']}"] if document["repeat"] else []
     return title, " · ".join(words)
+
+
+def _agent_title(document: Mapping[str, Any]) -> tuple[str, list[str]]:
+    departures = (
+        ("contract", "native"),
+        ("docs", "default"),
+        ("instruction", "default"),
+        ("operator", "answers"),
+    )
+    words = [
+        f"{name} {document[name]}"
+        for name, default in departures
+        if document.get(name, default) != default
+    ]
+    title = f"{document['task']} · {document['write']}"
+    return title, [f"instance {document['instance']}", *words]
+
+
+def _policy_title(document: Mapping[str, Any]) -> tuple[str, list[str]]:
+    context = str(document["context"])
+    words = [] if context == document["preset"] else [context]
+    return f"world {document['world']}", words
+
+
+def _case_title(document: Mapping[str, Any]) -> tuple[str, list[str]]:
+    return str(document["case"]), [str(document["domain"])]
+
+
+def _probe_title(document: Mapping[str, Any]) -> tuple[str, list[str]]:
+    cell = document["cell"]
+    words = [] if cell["semantics"] == "stated" else [f"semantics {cell['semantics']}"]
+    words += [] if cell["mapping"] is None else [f"codes, mapping {cell['mapping']}"]
+    words += [f"order {cell['order']}"] if cell["order"] else []
+    return str(cell["task"]), words
+
+
+_NAMED = {
+    "agent": _agent_title,
+    "policy": _policy_title,
+    "case": _case_title,
+    "probe": _probe_title,
+}
 
 
 def _signs(document: Mapping[str, Any]) -> list[str]:
@@ -126,6 +221,11 @@ def _did(document: Mapping[str, Any]) -> str:
         words = str(document.get("behaviour", "")).replace("_", " ")
         ended_by = document.get("ended_by")
         return f"{words}, ended by {ended_by}" if ended_by else words
+    if document["kind"] == "case":
+        status = claim_of(document.get("answer")).status
+        reported = "no final answer" if document.get("answer") is None else "no status"
+        tools = [str(name).removesuffix("_operation") for name in document["actions"]]
+        return " → ".join([*tools, status or reported])
     return " → ".join(map(str, document.get("actions", ())))
 
 
@@ -137,7 +237,9 @@ def _said(document: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(reported, Mapping):
         yield str(reported.get("summary", ""))
     for call in _dicts(document.get("calls")):
-        yield f"{call.get('tool')} {call.get('arguments')} {call.get('text')}"
+        told = call.get("text", call.get("reply"))
+        yield f"{call.get('tool')} {call.get('arguments')} {told}"
+    yield str(document.get("answer") or document.get("text") or "")
 
 
 def _dicts(entries: object) -> Iterable[Mapping[str, Any]]:

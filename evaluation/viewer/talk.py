@@ -1,4 +1,4 @@
-"""The conversation of an episode, put together from its requests and answers, and its timeline.
+"""The conversation of an episode, put together from its requests and answers.
 
 Whatever a provider sent is taken as it comes: text that is no text is written out as JSON, and
 fields of the wrong shape are passed over.  Nothing here is markup; the page shows it as text.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from policies.llm.asking import tokens_of
 
-__all__ = ["Entry", "talk_of", "timeline_of"]
+__all__ = ["Entry", "talk_of"]
 
 Entry = dict[str, Any]
 """One thing that was said or done.
@@ -27,9 +26,8 @@ CLOCK = re.compile(r"^- clock: ([0-9.]+) s$", re.MULTILINE)
 """Where a view says how late it is [s]."""
 
 HISTORY = re.compile(r"^History:$", re.MULTILINE)
-NUMBER = re.compile(r"^#(\d+) ")
-BY_CALL = re.compile(r" by call #(\d+)\b")
-AGAIN = re.compile(r", a DUPLICATE$|takes effect again$")
+WENT = ("began_s", "ended_s", "status", "focal", "violation", "again")
+"""What the log says of a call, beside its error."""
 
 REASONING = ("reasoning_content", "reasoning")
 """Fields in which servers send what a model thought."""
@@ -50,6 +48,9 @@ def talk_of(
         Its calls and the provider's failures, as the store gives them.
     """
     talk = _Talk(document)
+    if document["kind"] == "case" and not calls and not trouble:
+        talk.scripted()
+        return talk.entries
     left = list(trouble)
     for index, call in enumerate(calls):
         talk.hear(call["body"], first=index == 0)
@@ -62,45 +63,19 @@ def talk_of(
     return talk.entries
 
 
-def timeline_of(document: Mapping[str, Any], talk: Sequence[Entry]) -> list[dict[str, Any]]:
-    """What the client saw and what happened, in order of time.
-
-    Returns
-    -------
-    list of dict
-        ``time_s`` [s], ``seen``, ``happened``, ``again`` (an effect that was there already), and
-        ``link``, as in the conversation.
-    """
-    clocks = [entry["time_s"] for entry in talk if entry["role"] == "view"]
-    rows = []
-    for row in document["timeline"]:
-        seen, happened = row["seen"], row["happened"]
-        if document["kind"] == "agent":
-            number = NUMBER.match(seen) or BY_CALL.search(happened)
-            link = int(number[1]) if number else None
-        else:
-            link = max(bisect_right(clocks, row["time_s"]) - 1, 0) if clocks else None
-        again = AGAIN.search(happened) is not None
-        rows.append(
-            {"time_s": row["time_s"], "seen": seen, "happened": happened}
-            | {"again": again, "link": link}
-        )
-    return rows
-
-
 class _Talk:
     """Gathers the entries of one episode."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.entries: list[Entry] = []
-        self._agent = document["kind"] == "agent"
+        self._acts = document["kind"] in ("agent", "case")
         self._document = document
         self._heard: list[Any] = []
         self._views = 0
         self._view = ""
         self._answers = {a["step"]: a for a in document.get("answers", ())}
         self._asked: dict[str, Entry] = {}  # calls of tools by id that have no result yet
-        done = document.get("calls", ()) if self._agent else ()
+        done = document.get("calls", ()) if self._acts else ()
         # What a wrapper did of its own accord cannot be told from what the model asked for.
         self._wrapped = document.get("wrapper", "none") != "none"
         self._done: Sequence[Mapping[str, Any]] = done
@@ -121,7 +96,7 @@ class _Talk:
         kept = 0
         while kept < min(len(self._heard), len(history)) and history[kept] == self._heard[kept]:
             kept += 1
-        if kept == len(history) and not self._agent:
+        if kept == len(history) and not self._acts:
             kept -= 1  # the same question again
         for place in range(max(kept, 0), len(history)):
             message = history[place]
@@ -141,7 +116,7 @@ class _Talk:
             self._result(str(id_), _text(message.get("output")) if role is None else text)
         elif role == "user" and place > 1:
             self.add("nudge", text=text)
-        elif role == "user" and self._agent:
+        elif role == "user" and self._document["kind"] != "policy":
             self.add("task", text=text)
         elif role == "user":
             self._look(text)
@@ -192,13 +167,16 @@ class _Talk:
             seconds=call["seconds"],
             at_utc=call["at_utc"],
         )
-        if self._agent:
+        entry["empty"] = not (entry["text"] or asked)
+        if self._acts:
             for id_, name, arguments in asked:
                 self._ask(id_, name, arguments)
             return
         entry["link"] = max(self._views - 1, 0)
         entry["text"] = entry["text"] or next((text for _, _, text in asked), "")
         entry["answer"] = self._answers.get(call["step"])
+        if entry["answer"] and self._document.get("idempotency_key") is not None:
+            entry["answer"] |= {"key": self._document["idempotency_key"]}
         entry["scores"] = _scores(response)
 
     def _ask(self, id_: str, name: str, arguments: str) -> None:
@@ -210,12 +188,27 @@ class _Talk:
             entry["done"] = number < len(self._done)
             if entry["done"]:
                 went = self._done[number]
-                fields = ("began_s", "ended_s", "error", "status", "focal")
-                entry |= {"link": number, **{field: went[field] for field in fields}}
+                told = {name: went[name] for name in WENT if name in went}
+                entry |= {"link": number, "error": bool(went["error"]), **told}
         self._asked[id_] = entry
+
+    def scripted(self) -> None:
+        """Add what a script did, whom nobody asked anything."""
+        self.add("note", text="A script played this; no model was asked.")
+        for number, went in enumerate(self._done):
+            self._ask(str(number), went["tool"], json.dumps(went["arguments"]))
+            self._tell_rest()
+        if self._document["answer"] is not None:
+            self.add("model", text=self._document["answer"])
+        self._tell_end()
 
     def end(self) -> None:
         """Add what no further request tells."""
+        self._tell_rest()
+        self._tell_end()
+
+    def _tell_rest(self) -> None:
+        """Add the results that no request told the model."""
         for entry in self._asked.values():
             if "link" in entry:
                 went = self._done[entry["link"]]
@@ -223,10 +216,18 @@ class _Talk:
                 went = self._done[-1]
             else:
                 continue
-            told = {"tool": entry["tool"], "error": went["error"], "ended_s": went["ended_s"]}
-            self.add("result", text=went["text"], link=entry.get("link"), **told)
-        actions = self._document.get("actions", ())
-        answers = self._document.get("answers", ())
+            told = {"tool": entry["tool"], "error": bool(went["error"])}
+            told |= {"ended_s": went["ended_s"]} if "ended_s" in went else {}
+            text = went["text"] if "text" in went else json.dumps(went["reply"])
+            self.add("result", text=text, link=entry.get("link"), **told)
+        self._asked.clear()
+
+    def _tell_end(self) -> None:
+        """Add how the episode ends, where the last answer does not say it."""
+        document = self._document
+        if document["status"] == "returned" and document.get("answer", "") is None:
+            self.add("note", text="The turns are used up, and no final answer was given.")
+        actions, answers = document.get("actions", ()), document.get("answers", ())
         if answers and answers[-1].get("invalid") and list(actions[-1:]) == ["finish_uncertain"]:
             self.add("note", text="After this the episode ends as finish_uncertain.")
 

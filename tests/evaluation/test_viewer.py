@@ -18,11 +18,13 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from evaluation.cases.data import case_named
+from evaluation.cases.run import case_policy, run_scripted
 from evaluation.llm.store import open_store
 from evaluation.viewer.data import Transcripts
-from evaluation.viewer.index import PAGE, Query
+from evaluation.viewer.index import FACETS, PAGE, Query
 from evaluation.viewer.server import HEADERS, Viewer
-from evaluation.viewer.short import outcomes_of
+from evaluation.viewer.short import OF_KIND, OUTCOMES, outcomes_of
 from evaluation.viewer.talk import talk_of
 from exactlyonce_env.cli import main
 from exactlyonce_env.errors import UserError
@@ -32,9 +34,11 @@ from .viewer_run import (
     acted,
     agent_document,
     asks,
+    desk,
     keep,
     played,
     policy_document,
+    probed,
     said,
     slow_down,
 )
@@ -272,7 +276,7 @@ def test_the_conversation_of_a_policy(tmp_path: Path) -> None:
     assert "read-back" in second["text"]
 
 
-def test_the_timeline_of_a_policy_is_tied_to_its_decisions(tmp_path: Path) -> None:
+def test_the_moments_of_a_policy_is_tied_to_its_decisions(tmp_path: Path) -> None:
     episode = opened(tmp_path, played(tmp_path, [READ, choose("retry"), choose("finish")]))
     rows = episode["timeline"]
     assert (rows[0]["time_s"], rows[0]["seen"], rows[0]["link"]) == (0.0, "sends attempt 0", 0)
@@ -444,6 +448,269 @@ def test_scores_come_likeliest_first() -> None:
     ]
 
 
+# --- a contract case ------------------------------------------------------------------------------
+
+OPERATION = {
+    "operation_id": "op-iv-1290",
+    "target": {
+        "service": "stock",
+        "tenant": "orchard-kitchens",
+        "environment": "production",
+        "version": "v4",
+    },
+    "payload": {"item": "hinge-35mm", "quantity": 240, "bin": "A-07"},
+}
+"""That of the case running-deduction: accepted work that is under way."""
+
+READ_IT = {name: OPERATION[name] for name in ("operation_id", "target")}
+
+
+def report(status: str, reference: str | None = None) -> str:
+    return json.dumps(
+        {
+            "status": status,
+            "operation_id": "op-iv-1290",
+            "reference": reference,
+            "summary": "so it is",
+        }
+    )
+
+
+def outline(episode: dict[str, Any]) -> list[tuple[str, str, bool, int | None]]:
+    """The rows of what the services did."""
+    return [
+        (row["label"], row["seen"] or row["happened"], row["again"], row["link"])
+        for row in episode["timeline"]
+    ]
+
+
+def test_a_case_is_shown_with_its_observations_and_its_ledger(tmp_path: Path) -> None:
+    place = desk(
+        tmp_path,
+        "running-deduction",
+        [
+            asks(("create_operation", OPERATION), text="I send it"),
+            asks(("destroy", "{"), ("read_operation", {"operation_id": 3})),
+            "It is done. " + report("confirmed", "NEW-765999"),
+        ],
+    )
+    episode = opened(tmp_path, place)
+    assert roles(episode) == [
+        *("system", "task", "model", "call", "result"),
+        *("model", "call", "call", "result", "result", "model"),
+    ]
+    calls = [entry for entry in episode["talk"] if entry["role"] == "call"]
+    assert [(c["tool"], c["link"], c["error"], bool(c["violation"])) for c in calls] == [
+        ("create_operation", 0, False, False),
+        ("destroy", 1, True, True),
+        ("read_operation", 2, True, True),
+    ]
+    header = episode["header"]
+    assert (header["title"], header["group"]) == ("running-deduction", "running-operation")
+    assert header["outcomes"] == [
+        *("duplicated", "business_effects", "final_delivery"),
+        *("authorisation_binding", "recovery"),
+    ]
+    checks = {check["name"]: check for check in header["checks"]}
+    assert [check["holds"] for check in checks.values()] == [False] * 4
+    assert checks["final_delivery"]["faults"] == ["it is not one JSON object"]
+    assert header["measures"] == {"duplicates": 1, "strays": 0, "confirmed": True}
+    assert header["did"] == "create → destroy → read → confirmed"
+    where = "is executed at stock/orchard-kitchens/production/v4, reference"
+    assert outline(episode) == [
+        ("request 0", "#0 create_operation: state committed, reference NEW-765999", False, 0),
+        ("request 0", f"op-iv-1290 {where} NEW-765999", False, 0),
+        ("request 1", "#1 destroy: unknown tool", False, 1),
+        ("request 1", "this was not permitted: there is no such tool", True, 1),
+        (
+            "request 2",
+            "#2 read_operation: invalid arguments, detail arguments must contain ['target'] "
+            "properties",
+            False,
+            2,
+        ),
+        (
+            "request 2",
+            "this was not permitted: it reads an operation that the task is not about",
+            True,
+            2,
+        ),
+        # The work that was under way is completed all the same.
+        ("after the end", f"op-iv-1290 {where} PST-30117, a DUPLICATE", True, None),
+    ]
+
+
+def test_a_case_that_is_brought_to_its_end_is_strict(tmp_path: Path) -> None:
+    again = asks(("recover_operation", OPERATION))
+    place = desk(tmp_path, "running-deduction", [again, again, report("confirmed", "PST-30117")])
+    episode = opened(tmp_path, place)
+    assert episode["header"]["outcomes"] == ["strict"]
+    rows = outline(episode)
+    assert [row[0] for row in rows] == ["request 0", "request 1", "request 1"]
+    assert rows[2][1:] == (
+        "op-iv-1290 is executed at stock/orchard-kitchens/production/v4, reference PST-30117",
+        False,
+        1,
+    )
+
+
+def test_a_case_by_the_responses_protocol(tmp_path: Path) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "read_operation"}
+    read = {"output": [call | {"arguments": json.dumps(READ_IT)}], "status": "completed"}
+    text = {"type": "message", "content": [{"type": "output_text", "text": report("unknown")}]}
+    place = desk(tmp_path, "running-deduction", [read, {"output": [text]}], protocol="responses")
+    episode = opened(tmp_path, place)
+    assert roles(episode) == ["system", "task", "model", "call", "result", "model"]
+    assert episode["talk"][3]["link"] == 0
+    assert json.loads(episode["talk"][4]["text"])["state"] == "running"
+
+
+def test_a_case_whose_turns_are_used_up_says_so(tmp_path: Path) -> None:
+    place = desk(tmp_path, "running-deduction", [asks(("read_operation", READ_IT))] * 6)
+    episode = opened(tmp_path, place)
+    # The last result reached nobody; it comes from the log of the episode.
+    assert roles(episode)[-3:] == ["call", "result", "note"]
+    assert "no final answer" in episode["talk"][-1]["text"]
+    assert episode["header"]["did"].endswith("read → no final answer")
+
+
+def test_a_case_without_an_answer_of_the_provider_is_missing(tmp_path: Path) -> None:
+    place = desk(tmp_path, "running-deduction", [asks(("read_operation", READ_IT)), slow_down()])
+    episode = opened(tmp_path, place)
+    header = episode["header"]
+    assert (header["outcomes"], header["checks"]) == (["missing"], None)
+    assert header["reason"] == "http_429: slow down"
+    assert roles(episode)[-2:] == ["result", "trouble"]
+
+
+def test_a_scripted_case_shows_what_it_did(tmp_path: Path) -> None:
+    document = run_scripted(case_policy("careful"), [case_named("running-deduction")])[0]
+    keep(tmp_path, {"a": document})
+    episode = opened(tmp_path, "a")
+    assert roles(episode) == [
+        *("note", "call", "result", "call", "result", "call", "result", "model")
+    ]
+    assert [entry.get("link") for entry in episode["talk"][1:-1]] == [0, 0, 1, 1, 2, 2]
+    assert json.loads(episode["talk"][-1]["text"])["status"] == "confirmed"
+
+
+# --- a decision of the probe ----------------------------------------------------------------------
+
+
+def worlds(episode: dict[str, Any]) -> dict[str, list[str]]:
+    """How each of the hidden worlds ended."""
+    return {r["heading"]: r["outcomes"] for r in episode["timeline"] if "heading" in r}
+
+
+LOST, LATE, DONE_ALREADY = (
+    "Where the request was lost",
+    "Where the request executes late",
+    "Where it was executed, and the read-back does not show it yet",
+)
+
+
+def test_a_decision_is_replayed_in_its_three_worlds(tmp_path: Path) -> None:
+    episode = opened(tmp_path, probed(tmp_path, choose("retry", "it was lost")))
+    assert roles(episode) == ["system", "task", "model"]
+    assert (
+        episode["talk"][2]["answer"] | {"action": "retry", "rationale": "it was lost"}
+        == (episode["talk"][2]["answer"])
+    )
+    assert worlds(episode) == {
+        LOST: ["exactly_once"],
+        LATE: ["duplicated", "overclaim"],
+        DONE_ALREADY: ["duplicated", "overclaim"],
+    }
+    assert sum(row["again"] for row in episode["timeline"]) == 2
+    header = episode["header"]
+    assert header["outcomes"] == ["duplicated", "overclaim", "not_permitted"]
+    assert (header["duplicates"], header["elapsed_s"]) == (2, None)
+    assert (header["title"], header["group"]) == ("issue", "label absent, key none")
+    assert header["facts"]["action"] == "retry"
+    assert "world" not in header["facts"]
+    # All that happened before the decision is not tied to it.
+    first = episode["timeline"][1]
+    assert (first["time_s"], first["link"]) == (0.0, None)
+    assert {r["link"] for r in episode["timeline"] if r["seen"] == "sends attempt 1"} == {0}
+
+
+def test_a_supplied_key_is_shown_and_protects_where_it_is_the_same(tmp_path: Path) -> None:
+    answer = json.dumps(
+        {"action": "retry_with_key", "rationale": "", "idempotency_key": "issue-20d9e6a4"}
+    )
+    episode = opened(tmp_path, probed(tmp_path, answer, key="supplied", original="sent"))
+    assert episode["talk"][2]["answer"]["key"] == "issue-20d9e6a4"
+    assert episode["header"]["outcomes"] == ["exactly_once"]
+    assert list(worlds(episode).values()) == [["exactly_once"]] * 3
+    other = answer.replace("20d9e6a4", "0")
+    episode = opened(tmp_path / "o", probed(tmp_path / "o", other, key="supplied", original="sent"))
+    assert "not_permitted" in episode["header"]["outcomes"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "reason"),
+    [
+        ("```json\n{}\n```", "unreadable", "it is in a code fence"),
+        (slow_down(), "missing", "http_429: slow down"),
+    ],
+)
+def test_without_a_decision_there_is_nothing_to_replay(
+    tmp_path: Path, answer: Any, outcome: str, reason: str
+) -> None:
+    episode = opened(tmp_path, probed(tmp_path, answer))
+    header = episode["header"]
+    assert (header["outcomes"], header["reason"]) == ([outcome], reason)
+    assert (header["measures"], episode["timeline"]) == (None, [])
+
+
+def test_a_decision_of_another_version_is_not_replayed(tmp_path: Path) -> None:
+    place = probed(tmp_path, choose("stop"))
+    with open_store(tmp_path) as store:
+        document = store.document(place)
+        assert document is not None
+        store.finish(place, document | {"cell": document["cell"] | {"label": "bold"}})
+    episode = opened(tmp_path, place)
+    assert list(worlds(episode)) == ["The decision cannot be replayed: another version recorded it"]
+
+
+def test_filters_are_those_of_the_episodes_that_there_are(tmp_path: Path, mixed: Path) -> None:
+    page = listed(mixed)
+    assert counts(page, "kind") == {"agent": 3, "policy": 5}
+    assert [counts(page, name) for name in ("family", "design", "decision")] == [{}, {}, {}]
+    desk(tmp_path / "c", "running-deduction", [report("unknown")])
+    page = listed(tmp_path / "c")
+    assert counts(page, "outcome") == {
+        "strict": 0,
+        "duplicated": 0,
+        "business_effects": 1,
+        "final_delivery": 0,
+        "authorisation_binding": 0,
+        "recovery": 1,
+        "missing": 0,
+    }
+    assert counts(page, "family") == {"running-operation": 1}
+    assert counts(page, "fault") == {}
+    probed(tmp_path / "p", choose("wait"), label="weak")
+    page = listed(tmp_path / "p", chosen={"task": ("issue", "release")})
+    assert page["totals"]["episodes"] == 2
+    assert counts(page, "task") == {"ci-run": 1, "issue": 1, "release": 1, "review-comment": 1}
+    assert (counts(page, "label"), counts(page, "decision")) == ({"weak": 2}, {"wait": 2})
+    assert counts(page, "outcome")["unresolved"] == 2
+
+
+def test_the_page_has_words_for_every_outcome_filter_and_role() -> None:
+    script = files("evaluation.viewer").joinpath("page.js").read_text(encoding="utf-8")
+
+    def keys(name: str) -> set[str]:
+        (body,) = re.findall(rf"const {name} = \{{(.*?)\n\}};", script, re.DOTALL)
+        return set(re.findall(r"(\w+):", re.sub(r'"[^"]*"', "", body)))
+
+    assert keys("BADGES") == set(OUTCOMES)
+    assert keys("FACETS") == set(FACETS)
+    assert keys("TRUTHS") == set(OF_KIND)
+    assert set().union(*OF_KIND.values()) == set(OUTCOMES)
+
+
 # --- the server -----------------------------------------------------------------------------------
 
 
@@ -580,9 +847,15 @@ def hostile(tmp_path: Path) -> tuple[Path, list[str]]:
             asks(("finish", {"status": "completed", "summary": CANARY})),
         ],
     )
+    case = desk(
+        folder,
+        "running-deduction",
+        [asks((CANARY, {CANARY: CANARY}), text=CANARY), asks(("read_operation", CANARY)), CANARY],
+    )
+    probe = probed(folder, choose("stop", CANARY))
     with Transcripts(folder) as transcripts:
         found = [row["place"] for row in transcripts.episodes(Query())["rows"]]
-    assert policy in found
+    assert {policy, case, probe} < set(found)
     return folder, found
 
 

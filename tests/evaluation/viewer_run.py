@@ -8,15 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evaluation.cases.data import case_named
+from evaluation.cases.run import CaseModel
+from evaluation.cases.run import run_model as run_cases
 from evaluation.llm.agent_run import Agent, agent_cells, run_agent
 from evaluation.llm.calling import Calls, Prices
+from evaluation.llm.models import ModelOptions
 from evaluation.llm.policy_run import run_worlds
 from evaluation.llm.store import open_store
+from evaluation.probe.designs import TASKS, Cell, Design, Variant
+from evaluation.probe.run import Model
+from evaluation.probe.run import run_model as run_probe
 from exactlyonce_env.presets import load_plan
 from exactlyonce_env.records import MEASURES
 from policies.llm.endpoint import Patience, ProviderError
 from policies.llm.policy import LLMPolicy
-from policies.llm.prompts import Variant
+from policies.llm.prompts import Variant as PromptVariant
 
 CANARY = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 """What a model might write to be run by a browser."""
@@ -142,7 +149,9 @@ def slow_down() -> ProviderError:
 
 def played(folder: Path, answers: Sequence[Any], *, belief: bool = False, world: int = 0) -> str:
     """Let a scripted model play a world of ``late-tail``; the episode's place."""
-    policy = LLMPolicy("toy", Variant(belief=belief), endpoint=Scripted([said("hello"), *answers]))
+    policy = LLMPolicy(
+        "toy", PromptVariant(belief=belief), endpoint=Scripted([said("hello"), *answers])
+    )
     _run(
         folder,
         policy._endpoint,
@@ -164,6 +173,25 @@ def acted(
     agent = Agent("toy", protocol=protocol)
     cells = agent_cells(agent, wrappers=(wrapper,), faults=(fault,), tasks=(task,))[:1]
     _run(folder, Scripted(answers), lambda c: run_agent(agent, cells, c, concurrency=1))
+
+
+def desk(folder: Path, case: str, answers: Sequence[Any], *, protocol: str = "chat") -> str:
+    """Let a scripted model work through a contract case; the episode's place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = CaseModel("toy", protocol=protocol, endpoint=Scripted(answers))
+    options = ModelOptions(concurrency=1, patience=Patience(retries=0, first_s=0.0))
+    run_cases(model, [case_named(case)], folder, options)
+    return f"{model.spec}/cases/{case}/0"
+
+
+def probed(folder: Path, answer: Any, **levels: Any) -> str:
+    """Let a scripted model take the probe's one decision in every task; one response's place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    variant = Variant(**levels)
+    model = Model("toy", endpoint=Scripted([answer] * len(TASKS)))
+    options = ModelOptions(concurrency=1, patience=Patience(retries=0, first_s=0.0))
+    run_probe(model, Design("key-control", "", (variant,), 1), folder, options)
+    return f"{model.spec}/probe/key-control/{Cell(variant, 'issue').name}/0"
 
 
 def _run(folder: Path, endpoint: Any, work: Callable[[Calls], None]) -> None:
