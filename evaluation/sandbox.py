@@ -107,10 +107,13 @@ def plan_cells(
         specs.append(policy.spec)
     for spec in wrappers:
         wrap(Session(next(iter(TASKS))), spec)
+    worlds = list(plan_worlds(faults, tasks, instances))
+    if not worlds:
+        raise UserError(f"--faults {', '.join(faults)}: no write of these tasks can meet them")
     return [
         Cell(policy, wrapper, contract, *world, first_send, operator)
         for policy, wrapper, contract in product(specs, wrappers, contracts)
-        for world in plan_worlds(faults, tasks, instances)
+        for world in worlds
     ]
 
 

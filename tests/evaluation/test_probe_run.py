@@ -470,7 +470,7 @@ def test_missing_responses_are_printed(
     [
         (("keycontrol",), "did you mean key-control"),
         (("key-control", "--policies", "nobody"), "unknown policy 'nobody'"),
-        (("key-control", "--policies", "always-retry,always-retry"), "is named twice"),
+        (("key-control", "--policies", "always-retry,always-retry"), "twice"),
         (("key-control", "--temperature", "1"), "--temperature is an option of language models"),
         (("key-control", "--show", "48"), "--show must lie in 0..47, not 48"),
         (("conformance", "--policies", "tenacity"), "unknown client 'tenacity'"),
