@@ -161,13 +161,14 @@ def _refuse_other_cells(
     words = []
     for name in FACTORS:
         levels = [{getattr(place, name) for place in side} for side in both]
-        for run, own, others in ((one, *levels), (other, *levels[::-1])):
-            only = sorted(map(str, own - others))
+        for run, k in ((one, 0), (other, 1)):
+            only = sorted(map(str, levels[k] - levels[1 - k]))
             if only:
                 more = f" and {len(only) - 3} more" if len(only) > 3 else ""
                 words.append(f"{name} {', '.join(only[:3])}{more} only in {run.folder}")
     if not words:
-        run, lacks = (one, both[0] - both[1]) if both[0] - both[1] else (other, both[1] - both[0])
+        k = 0 if both[0] - both[1] else 1
+        run, lacks = (one, other)[k], both[k] - both[1 - k]
         first = min(lacks, key=str)
         words.append(
             f"{len(lacks)} cells only in {run.folder}, such as {first.task}/{first.instance}, "

@@ -125,7 +125,7 @@ def equivalence(actions: Mapping[Cell, str]) -> dict[str, Any]:
 
 def _agreement(places: Mapping[Cell, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
     found = first_action_agreement([list(runs.values()) for runs in places.values()])
-    told = {
+    told: dict[str, Any] = {
         "across": found.across,
         "within": found.within if found.pairs_within else None,
         "pairs_across": found.pairs_across,
@@ -137,7 +137,7 @@ def _agreement(places: Mapping[Cell, Mapping[str, Sequence[str]]]) -> dict[str, 
 
 
 def _tests(actions: Mapping[Cell, str]) -> list[dict[str, Any]]:
-    rows = []
+    rows: list[dict[str, Any]] = []
     by_fault: dict[str, dict[Cell, str]] = {}
     for cell, action in actions.items():
         by_fault.setdefault(cell.fault, {})[replace(cell, fault="")] = action
