@@ -290,6 +290,38 @@ def print_totals(console: Console, title: str, totals: Sequence[Mapping[str, Any
         cells.append(f"{_percent(shares)} [{100 * low:.1f}, {100 * high:.1f}]")
         table.add_row(escape(row["policy"]), condition_words(row), *cells)
     console.print(table)
+    _print_by_prompts(console, totals)
+
+
+def _print_by_prompts(console: Console, totals: Sequence[Mapping[str, Any]]) -> None:
+    """The same shares, with the draws of one prompt counted by their correlation."""
+    shown = [
+        (row, found)
+        for row in totals
+        if "why" not in (found := row["clustered"]["unsupported"])
+        and found["effective_n"] < row["planned"]
+    ]
+    if not shown:
+        return
+    table = _table(
+        "Draws of one prompt are not independent",
+        "Wilson 95 % at Kish's effective n; the correlation within prompts is estimated once a "
+        "policy, and counts as 1 where its answers never vary",
+    )
+    for heading in ("planned", "prompts", "correlation", "effective n", "unsupported, %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row, found in shown:
+        shares = [count / row["planned"] for count in row["unsupported_bounds"]]
+        table.add_row(
+            row["policy"],
+            condition_words(row),
+            f"{row['planned']:,}",
+            f"{found['prompts']:,}",
+            f"{found['icc']:.2f}",
+            f"{found['effective_n']:,.1f}",
+            f"{_percent(shares)} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]",
+        )
+    console.print(table)
 
 
 def _print_outcomes(console: Console, totals: Sequence[Mapping[str, Any]]) -> None:
