@@ -88,7 +88,7 @@ def bench(
     if coverage:
         from exactlyonce_env.cli.coverage import coverage as measure_coverage
 
-        given = {"--learning": learning or None, "--models": models or None}
+        given: dict[str, Any] = {"--learning": learning or None, "--models": models or None}
         given |= {"--presets": presets, "--seeds": seeds, "--out": out, "--worlds": worlds}
         stray = next((name for name, value in given.items() if value is not None), None)
         if stray is not None:
