@@ -1,23 +1,24 @@
 """Two runs on the same worlds, side by side: paired differences with everything that bears on them.
 
 Only worlds that both runs hold count, and only runs of one configuration and one seed are compared:
-anything else would compare worlds, not policies.
+anything else would compare worlds, not policies.  Of the sandbox's tasks both runs must hold the
+same cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evaluation.intervals import Estimate, share_interval
-from evaluation.paired import holm, mcnemar_exact, paired_difference
-from evaluation.statistics.clusters import cluster_bootstrap
-from evaluation.statistics.exact_tests import tost_paired
+from evaluation.analyses import STAGES, Matched, analyses, clustered_share, compared, tested, told
+from evaluation.compare_sandbox import SandboxRun, kind_of, open_sandbox_run, paired_row
+from evaluation.intervals import share_interval
+from evaluation.paired import holm
+from evaluation.paired_counts import PairCounts, accounted, count_pairs
 from evaluation.store import Run, open_run
 from exactlyonce_env.errors import UserError
 
@@ -30,11 +31,11 @@ MEASURES = ("reward", "elapsed_s", "duplicates", "false_retry_permissions", "ste
 """Numbers that are compared besides exactly-once success, B minus A."""
 
 FLAGS = ("exactly_once", "unresolved", "overclaim")
-COLUMNS = ("world", "context", *FLAGS, *MEASURES)
+COLUMNS = ("world", "context", "mode", *FLAGS, *MEASURES)
 
 
 def policy_pairs(
-    one: Run, other: Run, named: Sequence[tuple[str, str]] = ()
+    one: Run | SandboxRun, other: Run | SandboxRun, named: Sequence[tuple[str, str]] = ()
 ) -> list[tuple[str, str]]:
     """Which policy of the first run is compared with which of the second.
 
@@ -84,18 +85,49 @@ def compare_runs(
 
     Returns
     -------
-    ``preset``, ``seed``, ``margin`` and ``rows``: of each pair the number of worlds ``n``, the
-    share of exactly-once success on either side with its interval, the paired difference, the exact
-    McNemar test with Holm's adjustment over the rows, two one-sided tests of equivalence, the
-    differences of the other measures, and, where the worlds come from several contexts, a bootstrap
-    over whole contexts.
+    ``preset``, ``seed``, ``margin`` and ``rows``: of each pair the number of worlds or episodes
+    ``n``, what is missing and what it may have changed (`evaluation.paired_counts.envelope`), the
+    share of exactly-once success on either side with its intervals, the paired differences, the
+    exact McNemar test with Holm's adjustment over the rows, two one-sided tests of equivalence, and
+    everything of `evaluation.analyses.analyses`, with contexts or tasks as clusters.  Of whole
+    tasks also success without a fault, and the first actions of either side in worlds that look
+    alike, as `evaluation.first_actions.equivalence`.
 
     Raises
     ------
     UserError
         For folders that hold no runs, runs of other worlds, and policies without a common world.
     """
-    first, second = open_run(one), open_run(other)
+    kinds = [kind_of(open_run(folder).manifest) for folder in (one, other)]
+    if "preset" not in kinds:
+        preset, seed, rows = "sandbox", 0, _sandbox_rows(one, other, pairs, margin)
+    elif kinds == ["preset", "preset"]:
+        first, second = open_run(one), open_run(other)
+        _refuse_other_worlds(first, second)
+        preset, seed = first.manifest.preset, first.manifest.seed
+        rows = [_row(first, second, pair, margin) for pair in policy_pairs(first, second, pairs)]
+    else:
+        raise UserError(
+            "one run is of the worlds of a preset, the other of the sandbox's tasks; compare two "
+            "of one kind"
+        )
+    for tests in ([row["mcnemar"] for row in rows], [row["stratified"] for row in rows]):
+        known = [test for test in tests if "p" in test]
+        for test, p in zip(
+            known, holm([test["p"] for test in known]) if known else (), strict=True
+        ):
+            test["p_holm"] = float(p)
+    return {"preset": preset, "seed": seed, "margin": margin, "rows": rows}
+
+
+def _sandbox_rows(
+    one: str | Path, other: str | Path, pairs: Sequence[tuple[str, str]], margin: float
+) -> list[dict[str, Any]]:
+    first, second = open_sandbox_run(one), open_sandbox_run(other)
+    return [paired_row(first, second, pair, margin) for pair in policy_pairs(first, second, pairs)]
+
+
+def _refuse_other_worlds(first: Run, second: Run) -> None:
     a, b = first.manifest, second.manifest
     if a.config_sha256 != b.config_sha256 or a.seed != b.seed:
         what = (
@@ -104,11 +136,6 @@ def compare_runs(
             else f"configurations of {a.preset!r} and {b.preset!r}"
         )
         raise UserError(f"the runs met other worlds ({what}); compare runs of the same worlds")
-    rows = [_row(first, second, pair, margin) for pair in policy_pairs(first, second, pairs)]
-    adjusted = holm([row["mcnemar"]["p"] for row in rows])
-    for row, p in zip(rows, adjusted, strict=True):
-        row["mcnemar"]["p_holm"] = float(p)
-    return {"preset": a.preset, "seed": a.seed, "margin": margin, "rows": rows}
 
 
 def _row(first: Run, second: Run, pair: tuple[str, str], margin: float) -> dict[str, Any]:
@@ -121,34 +148,57 @@ def _row(first: Run, second: Run, pair: tuple[str, str], margin: float) -> dict[
         raise UserError(f"{pair[0]} and {pair[1]} share no world")
     left = {name: values[at_one] for name, values in one.items()}
     right = {name: values[at_other] for name, values in other.items()}
-    n = len(at_one)
-    gained = int(np.sum(right["exactly_once"] & ~left["exactly_once"]))
-    lost = int(np.sum(left["exactly_once"] & ~right["exactly_once"]))
+    counts = _counts(first, second, one, other)
     return {
         "a": pair[0],
         "b": pair[1],
-        "n": n,
-        "exactly_once_a": _told(share_interval(left["exactly_once"])),
-        "exactly_once_b": _told(share_interval(right["exactly_once"])),
-        "difference": {
-            name: _told(paired_difference(right[name], left[name])) for name in (*FLAGS, *MEASURES)
-        },
-        "mcnemar": {"only_a": lost, "only_b": gained, "p": mcnemar_exact(lost, gained)},
-        "equivalence": {"margin": margin, **asdict(tost_paired(gained, lost, n, margin))},
-        "by_context": _by_context(left, right),
+        "n": len(at_one),
+        **accounted(counts),
+        "exactly_once_a": _share(left),
+        "exactly_once_b": _share(right),
+        "difference": {name: compared(left[name], right[name]) for name in (*FLAGS, *MEASURES)},
+        **tested(counts, margin),
+        **analyses(_matched(left, right)),
+        "first_actions": {"why": "runs of a preset's worlds keep no actions"},
     }
 
 
-def _told(estimate: Estimate) -> dict[str, Any]:
-    return {"value": estimate.value, "ci": estimate.ci}
+def _counts(
+    first: Run, second: Run, one: Mapping[str, npt.NDArray[Any]], other: Mapping[str, Any]
+) -> PairCounts:
+    """Pairs of the worlds that both runs planned, by how they went."""
+    sides = [dict(zip(s["world"].tolist(), s["exactly_once"], strict=True)) for s in (one, other)]
+    spans = [
+        {world for span in run.manifest.worlds for world in range(*span)} for run in (first, second)
+    ]
+    worlds = sorted(spans[0] & spans[1])
+    return count_pairs((sides[0].get(world), sides[1].get(world)) for world in worlds)
 
 
-def _by_context(
-    left: dict[str, npt.NDArray[Any]], right: dict[str, npt.NDArray[Any]]
-) -> dict[str, Any] | None:
-    """The difference in exactly-once success, with whole contexts resampled."""
-    if len(np.unique(left["context"])) < 2:
-        return None
-    difference = right["exactly_once"].astype(float) - left["exactly_once"].astype(float)
-    found = cluster_bootstrap(difference, left["context"], resamples=2000)
-    return asdict(found)
+def _share(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    success, contexts = columns["exactly_once"], columns["context"]
+    return told(share_interval(success)) | {
+        "clustered": clustered_share(success, contexts, "context")
+    }
+
+
+def _matched(left: dict[str, npt.NDArray[Any]], right: dict[str, npt.NDArray[Any]]) -> Matched:
+    """Worlds as episodes.
+
+    Contexts are their tasks and contracts; where there are fewer than three, each world is a
+    cluster of its own, and faults are the strata.
+    """
+    contexts = left["context"]
+    few = len(np.unique(contexts)) < 3
+    return Matched(
+        a=left["exactly_once"],
+        b=right["exactly_once"],
+        task=contexts,
+        instance=left["world"],
+        stage=np.array([STAGES[str(mode)] for mode in left["mode"]]),
+        contract=contexts,
+        harness=np.full(len(contexts), "none"),
+        cluster="instance" if few else "task",
+        stratum="stage" if few else "task",
+        names={"task": "context", "instance": "world", "stage": "fault stage"},
+    )

@@ -24,7 +24,15 @@ from policies.recovery import FIRST_SENDS, run_task
 from policies.spec import parse_policy
 from policies.wrappers import wrap
 
-__all__ = ["BY", "Cell", "Episode", "plan_cells", "run_cells", "summarise"]
+__all__ = [
+    "BY",
+    "Cell",
+    "Episode",
+    "plan_cells",
+    "run_cells",
+    "session_after",
+    "summarise",
+]
 
 BY = ("policy", "write")
 """What a row stands for: all focal writes together, or each of them."""
@@ -107,10 +115,13 @@ def plan_cells(
         specs.append(policy.spec)
     for spec in wrappers:
         wrap(Session(next(iter(TASKS))), spec)
+    worlds = list(plan_worlds(faults, tasks, instances))
+    if not worlds:
+        raise UserError(f"--faults {', '.join(faults)}: no write of these tasks can meet them")
     return [
         Cell(policy, wrapper, contract, *world, first_send, operator)
         for policy, wrapper, contract in product(specs, wrappers, contracts)
-        for world in plan_worlds(faults, tasks, instances)
+        for world in worlds
     ]
 
 
@@ -144,6 +155,12 @@ def plan_worlds(
 
 def run_cell(cell: Cell) -> Episode:
     """Run one episode."""
+    session = session_after(cell)
+    return Episode(cell, grade(session), behaviour_of(session))
+
+
+def session_after(cell: Cell) -> Session:
+    """The session of a cell once its policy has ended the task."""
     session = Session(
         cell.task,
         instance=cell.instance,
@@ -157,7 +174,7 @@ def run_cell(cell: Cell) -> Episode:
     policy = parse_policy(cell.policy)
     assert not isinstance(policy, Bound)  # `plan_cells` refuses it
     run_task(session, policy, caller=wrap(session, cell.wrapper), first_send=cell.first_send)
-    return Episode(cell, grade(session), behaviour_of(session))
+    return session
 
 
 def run_cells(

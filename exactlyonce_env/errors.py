@@ -39,6 +39,18 @@ def unknown(what: str, name: str, choices: Collection[str]) -> UserError:
     return UserError(f"unknown {what} {name!r}{hint}; choose from {', '.join(choices)}")
 
 
+def check_range(what: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside ``low..high``; NaN lies nowhere.
+
+    Raises
+    ------
+    UserError
+        Naming the number and the range.
+    """
+    if not low <= value <= high:
+        raise UserError(f"{what} must lie in {low:,}..{high:,}, not {value:,}")
+
+
 def invalid(what: str, error: ValidationError, choices: Iterable[str] = ()) -> UserError:
     """Turn a pydantic model's first complaint into one line: field, fault and the value given.
 

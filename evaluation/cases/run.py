@@ -7,9 +7,8 @@ that cannot be read leads to no further request of anybody.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -20,22 +19,20 @@ from evaluation.cases.policies import Policy, named_policy
 from evaluation.cases.prompts import CASES_VERSION, system_text, task_text
 from evaluation.cases.tools import tools_of
 from evaluation.cases.world import MAX_ROUNDS, World
-from evaluation.llm.calling import BudgetError, Calls, NoAnswerError
+from evaluation.llm.calling import Calls, NoAnswerError
 from evaluation.llm.conversation import PROTOCOLS, open_conversation
 from evaluation.llm.models import ModelOptions
+from evaluation.llm.running import Document, Done, run_units, taken
 from evaluation.llm.store import Spent, Store, open_store
 from exactlyonce_env.errors import UserError, unknown
 from policies.llm.asking import Settings
-from policies.llm.endpoint import Endpoint, OpenAIEndpoint
+from policies.llm.endpoint import Endpoint
 from policies.llm.policy import LLMPolicy
 from policies.llm.prompts import Variant, split_spec
 
 __all__ = ["CaseModel", "case_policy", "place_of", "play_policy", "run_model", "run_scripted"]
 
 MODEL = "llm"
-
-Done = Callable[[dict[str, Any]], None]
-Document = dict[str, Any]
 
 NOTHING_SPENT = Spent(0, 0, 0, 0.0, 0)
 
@@ -175,40 +172,19 @@ def run_model(
             limits=options.limits,
         )
         planned = list(product(cases, range(options.repeats)))
-        asyncio.run(_run(model, planned, calls, options.concurrency, done))
+
+        async def play(unit: tuple[Case, int]) -> Document:
+            return await _episode(model, *unit, calls, place_of(model.spec, *unit))
+
+        run_units(
+            planned,
+            lambda unit: place_of(model.spec, *unit),
+            play,
+            calls,
+            concurrency=options.concurrency,
+            done=done,
+        )
         return _stored(store, model.spec, planned, calls.stopped), calls.stopped
-
-
-async def _run(
-    model: CaseModel,
-    planned: Sequence[tuple[Case, int]],
-    calls: Calls,
-    concurrency: int,
-    done: Done | None,
-) -> None:
-    waiting: Iterator[tuple[Case, int]] = iter(planned)
-
-    async def work() -> None:
-        for case, repeat in waiting:
-            place = place_of(model.spec, case, repeat)
-            document = calls.store.document(place)
-            if document is None or (document["status"] == "missing" and not document["final"]):
-                document = await _episode(model, case, repeat, calls, place)
-                calls.store.finish(place, document)
-            if done is not None:
-                done(document)
-
-    workers = [asyncio.create_task(work()) for _ in range(concurrency)]
-    try:
-        await asyncio.gather(*workers)
-    except BudgetError:
-        return
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        if isinstance(calls.endpoint, OpenAIEndpoint):
-            await calls.endpoint.close()
 
 
 async def _episode(model: CaseModel, case: Case, repeat: int, calls: Calls, place: str) -> Document:
@@ -259,11 +235,7 @@ def _document(
         "calls": [one.to_dict() for one in world.log],
         "ledger": [effect.to_dict() for effect in world.ledger],
         "invalid": sum(one.error in ("invalid_arguments", "unknown_tool") for one in world.log),
-        "provider_errors": spent.trouble,
-        "n_calls": spent.n_calls,
-        "tokens_in": spent.tokens_in,
-        "tokens_out": spent.tokens_out,
-        "usd": spent.usd,
+        **taken(spent),
         # What readers of any store look for.
         "preset": "cases",
         "seed": 0,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from typing import Any
 
 from evaluation.llm.agent_prompts import CONDITIONS, REFLECT, VERSION, system_text_of
-from evaluation.llm.calling import BudgetError, Calls, NoAnswerError
+from evaluation.llm.calling import Calls, NoAnswerError
 from evaluation.llm.conversation import PROTOCOLS, open_conversation
+from evaluation.llm.running import Done, run_units, taken
 from evaluation.llm.store import Store
 from evaluation.sandbox import AGENT, Cell, Episode, check_names, plan_worlds
+from exactlyonce_env.errors import UserError
 from exactlyonce_env.sandbox.contracts import CONTRACTS, FAULTS
 from exactlyonce_env.sandbox.grading import Grade
 from exactlyonce_env.sandbox.hosting import Hosted
@@ -21,7 +22,7 @@ from exactlyonce_env.sandbox.session import OPERATORS, Session
 from exactlyonce_env.sandbox.tasks import TASKS
 from exactlyonce_env.sandbox.tools import DOCS
 from policies.llm.asking import Settings
-from policies.llm.endpoint import OpenAIEndpoint
+from policies.llm.policy import checked_model
 from policies.wrappers import wrap
 
 __all__ = ["Agent", "agent_cells", "episodes_of", "place_of", "run_agent"]
@@ -41,6 +42,11 @@ class Agent:
         One of `PROTOCOLS`.
     settings
         How it is asked.
+
+    Raises
+    ------
+    UserError
+        For a name that is none, or an unknown word.
     """
 
     model: str
@@ -49,8 +55,15 @@ class Agent:
     settings: Settings = field(default_factory=Settings)
 
     def __post_init__(self) -> None:
+        checked_model(self.model)
+        word = self.model.rpartition("+")[2]
+        if word != self.model and word in (*CONDITIONS, *PROTOCOLS):
+            raise UserError(
+                f"--model {self.model!r} ends like a prompt or a protocol; name the model alone, "
+                "and the others by --prompts and --protocol"
+            )
         check_names(
-            ("--prompt", (self.condition,), CONDITIONS),
+            ("--prompts", (self.condition,), CONDITIONS),
             ("--protocol", (self.protocol,), tuple(PROTOCOLS)),
         )
 
@@ -90,7 +103,7 @@ def agent_cells(
     Raises
     ------
     UserError
-        For an unknown name.
+        For an unknown name, and where no write can meet any fault.
     """
     check_names(
         ("--contract", contracts, CONTRACTS),
@@ -102,11 +115,12 @@ def agent_cells(
     )
     for wrapper in wrappers:
         wrap(Session(next(iter(TASKS))), wrapper)
-    worlds = [
-        world for world in plan_worlds(faults, tasks, instances) if not writes or world[3] in writes
-    ]
-    if writes:
-        check_names(("--writes", writes, tuple({world[3] for world in worlds})))
+    worlds = list(plan_worlds(faults, tasks, instances))
+    if not worlds:
+        raise UserError(f"--faults {', '.join(faults)}: no write of these tasks can meet them")
+    if writes is not None:
+        check_names(("--writes", writes, tuple(dict.fromkeys(world[3] for world in worlds))))
+        worlds = [world for world in worlds if world[3] in writes]
     return [
         Cell(
             agent.spec,
@@ -135,9 +149,9 @@ def run_agent(
     calls: Calls,
     *,
     concurrency: int = 8,
-    done: Callable[[dict[str, Any]], None] | None = None,
+    done: Done | None = None,
 ) -> None:
-    """Run every episode that the store does not hold yet.
+    """Run every episode that the store does not hold yet; see `evaluation.llm.running`.
 
     Parameters
     ----------
@@ -159,39 +173,14 @@ def run_agent(
 
     A budget that is used up ends the run quietly; ``calls.stopped`` names it.
     """
-    asyncio.run(_run(agent, cells, calls, concurrency, done))
-
-
-async def _run(
-    agent: Agent,
-    cells: Sequence[Cell],
-    calls: Calls,
-    concurrency: int,
-    done: Callable[[dict[str, Any]], None] | None,
-) -> None:
-    waiting = iter(cells)
-
-    async def work() -> None:
-        for cell in waiting:
-            place = place_of(cell)
-            document = calls.store.document(place)
-            if document is None or (document["status"] == "missing" and not document["final"]):
-                document = await _episode(agent, cell, calls, place)
-                calls.store.finish(place, document)
-            if done is not None:
-                done(document)
-
-    workers = [asyncio.create_task(work()) for _ in range(concurrency)]
-    try:
-        await asyncio.gather(*workers)
-    except BudgetError:
-        return
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        if isinstance(calls.endpoint, OpenAIEndpoint):
-            await calls.endpoint.close()
+    run_units(
+        cells,
+        place_of,
+        lambda cell: _episode(agent, cell, calls, place_of(cell)),
+        calls,
+        concurrency=concurrency,
+        done=done,
+    )
 
 
 def session_of(cell: Cell) -> Session:
@@ -226,6 +215,8 @@ async def _episode(agent: Agent, cell: Cell, calls: Calls, place: str) -> dict[s
             response = await calls.ask(place, step, talk.path, body)
             step += 1
             turn = talk.take(response)
+            # Arguments that are no JSON object: a wrong call, which the service refuses.
+            invalid += turn.wrong
             if not turn.calls:
                 nudge = session.say(turn.text)
                 if nudge is not None:
@@ -235,8 +226,6 @@ async def _episode(agent: Agent, cell: Cell, calls: Calls, place: str) -> dict[s
             for call in turn.calls:
                 if over():
                     break
-                # Arguments that are no JSON object: a wrong call, which the service refuses.
-                invalid += not isinstance(call.arguments, dict)
                 reply = caller.call(call.name, call.arguments)
                 failed |= reply.error
                 talk.add_result(call, reply.text)
@@ -246,7 +235,6 @@ async def _episode(agent: Agent, cell: Cell, calls: Calls, place: str) -> dict[s
         reason, final = str(error), error.final
     record = Hosted(place, session, wrapper=cell.wrapper).close()
     assert record is not None
-    spent = calls.store.spent(place)
     return record | {
         "kind": "agent",
         "policy": agent.spec,
@@ -255,11 +243,7 @@ async def _episode(agent: Agent, cell: Cell, calls: Calls, place: str) -> dict[s
         "reason": reason,
         "final": final,
         "invalid": invalid,
-        "provider_errors": spent.trouble,
-        "n_calls": spent.n_calls,
-        "tokens_in": spent.tokens_in,
-        "tokens_out": spent.tokens_out,
-        "usd": spent.usd,
+        **taken(calls.store.spent(place)),
         "cell": asdict(cell),
         "timeline": timeline(session),
     }

@@ -13,18 +13,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluation.llm.store import Store
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, check_range
 from policies.llm.asking import tokens_of
 from policies.llm.endpoint import Endpoint, Patience, ProviderError, patiently
 
-__all__ = ["BudgetError", "Calls", "Limits", "NoAnswerError", "Prices"]
+__all__ = ["BudgetError", "Calls", "HaltedError", "Limits", "NoAnswerError", "Prices"]
 
 CHARACTERS_PER_TOKEN = 3.0
 """A cautious guess, by which a request is counted until its usage is known."""
 
+MAX_PRICE = 1e6
+"""Dearest million of tokens [US dollars]."""
+
+MAX_USD = 1e9
+MAX_RUN_TOKENS = 10**15
+
 
 class BudgetError(Exception):
     """The run's budget allows no further request; the message names the budget."""
+
+
+class HaltedError(Exception):
+    """The run was interrupted: no further request goes out."""
 
 
 class NoAnswerError(Exception):
@@ -45,6 +55,10 @@ class Prices:
     read: float = 0.0
     written: float = 0.0
 
+    def __post_init__(self) -> None:
+        for price in (self.read, self.written):
+            check_range("--price", price, 0.0, MAX_PRICE)
+
     def usd(self, tokens: tuple[float, float]) -> float:
         """What a call costs [US dollars]."""
         return (tokens[0] * self.read + tokens[1] * self.written) / 1e6
@@ -56,6 +70,12 @@ class Limits:
 
     usd: float | None = None
     tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.usd is not None:
+            check_range("--max-usd", self.usd, 0.0, MAX_USD)
+        if self.tokens is not None:
+            check_range("--max-tokens", self.tokens, 0, MAX_RUN_TOKENS)
 
 
 class Calls:
@@ -91,6 +111,7 @@ class Calls:
         self._reserved_tokens, self._reserved_usd = 0.0, 0.0
         self._in_flight = 0
         self._freed = asyncio.Event()
+        self._halted = False
         self.stopped = ""
         """Name of the budget that is used up."""
         self.asked = 0
@@ -107,12 +128,16 @@ class Calls:
             Where none will come.
         BudgetError
             Where the budget allows no further request.
+        HaltedError
+            Once the run is to end.
         UserError
             Where every request of the run would fail: a wrong key, an unknown model.
         """
         known = self.store.find(place, step, path, body)
         if known is not None:
             return known.response
+        if self._halted:
+            raise HaltedError
         tokens = self._guess(body)
         await self._reserve(tokens)
         began_s = time.monotonic()
@@ -138,6 +163,13 @@ class Calls:
     def _note(self, place: str, step: int, error: ProviderError) -> None:
         self.trouble[error.kind] += 1
         self.store.note(place, step, error.kind, error.message)
+        if self._halted:  # do not try again
+            raise HaltedError
+
+    def halt(self) -> None:
+        """Let no further request out; answers in flight are still kept."""
+        self._halted = True
+        self._freed.set()
 
     def _guess(self, body: dict[str, Any]) -> tuple[float, float]:
         """The most that a request may use, read and written."""
@@ -160,6 +192,8 @@ class Calls:
                 raise BudgetError(self.stopped)
             self._freed.clear()
             await self._freed.wait()
+            if self._halted:
+                raise HaltedError
         if self.stopped:
             raise BudgetError(self.stopped)
         self._in_flight += 1

@@ -37,10 +37,26 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a model said."""
+    """What a model said.
+
+    Attributes
+    ----------
+    text
+        Its words.
+    calls
+        The calls that it asks for.
+    malformed
+        What stands in the place of calls and is none.
+    """
 
     text: str
     calls: tuple[ToolCall, ...]
+    malformed: int = 0
+
+    @property
+    def wrong(self) -> int:
+        """Calls that are none, and calls whose arguments are no JSON object."""
+        return self.malformed + sum(not isinstance(call.arguments, dict) for call in self.calls)
 
 
 class Conversation(ABC):
@@ -106,12 +122,13 @@ class ChatConversation(Conversation):
         message = message if isinstance(message, dict) else {}
         text = message.get("content")
         text = text if isinstance(text, str) else ""
-        asked = message.get("tool_calls")
+        asked = message.get("tool_calls") or []
+        entries = asked if isinstance(asked, list) else [asked]
         calls = []
-        for k, entry in enumerate(asked if isinstance(asked, list) else []):
+        for k, entry in enumerate(entries):
             function = entry.get("function") if isinstance(entry, dict) else None
             if isinstance(function, dict):
-                id_ = str(entry.get("id") or f"call_{len(self.history)}_{k}")
+                id_ = _id(entry.get("id"), f"call_{len(self.history)}_{k}")
                 calls.append(_call(id_, function.get("name"), function.get("arguments")))
         said: dict[str, Any] = {"role": "assistant", "content": text or None}
         if calls:
@@ -126,7 +143,7 @@ class ChatConversation(Conversation):
         elif not text:
             said["content"] = ""
         self.history.append(said)
-        return Turn(text, tuple(calls))
+        return Turn(text, tuple(calls), len(entries) - len(calls))
 
     def add_result(self, call: ToolCall, text: str) -> None:
         """Add the result of a call."""
@@ -163,12 +180,13 @@ class ResponsesConversation(Conversation):
     def take(self, response: dict[str, Any]) -> Turn:
         """Add the model's turn to the history, and say what it holds."""
         output = response.get("output")
-        texts, calls = [], []
+        texts, calls, malformed = [], [], 0
         for k, item in enumerate(output if isinstance(output, list) else []):
             if not isinstance(item, dict):
+                malformed += 1
                 continue
             if item.get("type") == "function_call":
-                id_ = str(item.get("call_id") or f"call_{len(self.history)}_{k}")
+                id_ = _id(item.get("call_id"), f"call_{len(self.history)}_{k}")
                 call = _call(id_, item.get("name"), item.get("arguments"))
                 calls.append(call)
                 item = item | {
@@ -184,7 +202,7 @@ class ResponsesConversation(Conversation):
                     if isinstance(part, dict) and part.get("type") == "output_text"
                 ]
             self.history.append(item)
-        return Turn("\n".join(texts), tuple(calls))
+        return Turn("\n".join(texts), tuple(calls), malformed)
 
     def add_result(self, call: ToolCall, text: str) -> None:
         """Add the result of a call."""
@@ -205,12 +223,21 @@ def open_conversation(
     return PROTOCOLS[protocol](system, task, tools)
 
 
+MAX_NAME = 200
+"""Characters of a call's name or number that are taken; no tool has so long a name."""
+
+
+def _id(told: Any, otherwise: str) -> str:
+    """The number by which a call's result is told, or another one where it is none."""
+    return told if isinstance(told, str) and 0 < len(told) <= MAX_NAME else otherwise
+
+
 def _call(id_: str, name: Any, arguments: Any) -> ToolCall:
     if isinstance(arguments, str):
         # What is no JSON goes on as it stands: the service says so.
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments) if arguments.strip() else {}
-    return ToolCall(id_, str(name or ""), arguments)
+    return ToolCall(id_, name[:MAX_NAME] if isinstance(name, str) else "", arguments)
 
 
 def _as_text(arguments: Any) -> str:

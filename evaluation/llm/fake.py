@@ -45,13 +45,17 @@ KINDS = (
     "refused",
     "malformed",
     "truncated",
+    "trickle",
+    "endless",
+    "labelled_html",
     "bad_arguments",
     "fence",
     "prose",
 )
 """Trouble: a slow answer, statuses, a connection cut off, one cut off with no new ones taken for a
-while, a body that is no JSON or that ends early, tool arguments that are no JSON, and a code fence
-or a sentence around the answer whatever the schema asks for."""
+while, a body that is no JSON or that ends early, one that comes a byte at a time, one that never
+ends, JSON that is called HTML, tool arguments that are no JSON, and a code fence or a sentence
+around the answer whatever the schema asks for."""
 
 PREFIX = "/v1"
 HOST = "127.0.0.1"
@@ -285,11 +289,15 @@ class _Server:
         whole = _response(200, found)
         if kind == "malformed":
             whole = _response(200, b'{"choices": [{"message": ')
+        elif kind == "labelled_html":
+            whole = whole.replace(b"application/json", b"text/html; charset=utf-8", 1)
         elif kind == "truncated":
             whole = whole[: len(whole) - 20]
+        if kind in ("trickle", "endless"):
+            await _write_slowly(writer, whole, kind)
         writer.write(whole)
         await writer.drain()
-        return kind != "truncated"
+        return kind not in ("truncated", "trickle", "endless")
 
     def _about(self, path: str) -> bytes:
         if path == "/_counts":
@@ -298,6 +306,26 @@ class _Server:
             model = {"id": "fake", "object": "model", "created": 0, "owned_by": "nobody"}
             return _response(200, {"object": "list", "data": [model]})
         return _refusal(404)
+
+
+TRICKLE_S = 0.05
+"""Pause between two bytes that trickle in [s]."""
+
+
+async def _write_slowly(writer: asyncio.StreamWriter, whole: bytes, kind: str) -> None:
+    """Bytes that never come to an end, for as long as somebody reads them."""
+    head, _, body = whole.partition(b"\r\n\r\n")
+    unbounded = head.partition(b"Content-Length")[0] + b"Connection: close\r\n\r\n"
+    writer.write(unbounded)
+    with suppress(OSError):
+        if kind == "trickle":
+            for k in range(len(body)):
+                writer.write(body[k : k + 1])
+                await writer.drain()
+                await asyncio.sleep(TRICKLE_S)
+        while kind == "endless":
+            writer.write(b" " * (1 << 20))
+            await writer.drain()
 
 
 AROUND = {"fence": "```json\n{}\n```", "prose": "Sure! This is what I would do: {}"}

@@ -16,7 +16,7 @@ from evaluation.columns import MEASURE_NAMES
 from evaluation.llm.calling import Calls, Limits, Prices
 from evaluation.llm.policy_run import documents_of, run_worlds, stored_worlds
 from evaluation.llm.store import Store, open_store
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, check_range
 from exactlyonce_env.plan import Plan
 from policies.llm.endpoint import Patience
 from policies.llm.policy import LLMPolicy
@@ -58,12 +58,8 @@ class ModelOptions:
     patience: Patience = field(default_factory=Patience)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.repeats <= MAX_REPEATS:
-            raise UserError(f"--repeats must lie in 1..{MAX_REPEATS}, not {self.repeats}")
-        if not 1 <= self.concurrency <= MAX_CONCURRENCY:
-            raise UserError(
-                f"--concurrency must lie in 1..{MAX_CONCURRENCY}, not {self.concurrency}"
-            )
+        check_range("--repeats", self.repeats, 1, MAX_REPEATS)
+        check_range("--concurrency", self.concurrency, 1, MAX_CONCURRENCY)
         if self.limits.usd is not None and self.prices == Prices():
             raise UserError("--max-usd needs --price IN,OUT: dollars per million tokens")
 

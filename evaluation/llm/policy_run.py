@@ -6,15 +6,16 @@ world is missing: it is reported, and scored nowhere.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evaluation.llm.calling import BudgetError, Calls, NoAnswerError
+from evaluation.llm.calling import Calls, NoAnswerError
+from evaluation.llm.running import Document, Done, run_units, taken
 from evaluation.llm.store import Store
 from exactlyonce_env.episode import Walk
 from exactlyonce_env.errors import UserError
@@ -24,7 +25,7 @@ from exactlyonce_env.replay_words import timeline
 from exactlyonce_env.vocabulary import MODE_NAMES, Action
 from policies.llm.answers import InvalidAnswerError
 from policies.llm.asking import Question
-from policies.llm.endpoint import CHAT, OpenAIEndpoint
+from policies.llm.endpoint import CHAT
 from policies.llm.policy import LLMPolicy
 from policies.llm.prompts import NUDGES
 from policies.rollout import world_names
@@ -79,9 +80,9 @@ def run_worlds(
     worlds: Sequence[int],
     repeats: int = 1,
     concurrency: int = 8,
-    done: Callable[[dict[str, Any]], None] | None = None,
+    done: Done | None = None,
 ) -> None:
-    """Run every episode that the store does not hold yet.
+    """Run every episode that the store does not hold yet; see `evaluation.llm.running`.
 
     Parameters
     ----------
@@ -103,52 +104,26 @@ def run_worlds(
 
     A budget that is used up ends the run quietly; ``calls.stopped`` names it.
     """
-    asyncio.run(_run(plan, policy, calls, seed, worlds, repeats, concurrency, done))
-
-
-async def _run(
-    plan: Plan,
-    policy: LLMPolicy,
-    calls: Calls,
-    seed: int,
-    worlds: Sequence[int],
-    repeats: int,
-    concurrency: int,
-    done: Callable[[dict[str, Any]], None] | None,
-) -> None:
-    units = iter([(world, repeat) for world in worlds for repeat in range(repeats)])
     how = ""
 
-    async def work() -> None:
-        for world, repeat in units:
-            place = place_of(policy.spec, world, repeat)
-            document = calls.store.document(place)
-            if document is None or _again(document):
-                episode = Walk(plan, seed, world)
-                document = await _episode(episode, policy, how, calls, place, repeat)
-                calls.store.finish(place, document)
-            if done is not None:
-                done(document)
-
-    try:
+    async def find_way() -> None:
+        nonlocal how
         how = await _way(policy, calls)
-        workers = [asyncio.create_task(work()) for _ in range(concurrency)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-    except BudgetError:
-        return
-    finally:
-        if isinstance(calls.endpoint, OpenAIEndpoint):
-            await calls.endpoint.close()
 
+    async def play(unit: tuple[int, int]) -> Document:
+        world, repeat = unit
+        place = place_of(policy.spec, world, repeat)
+        return await _episode(Walk(plan, seed, world), policy, how, calls, place, repeat)
 
-def _again(document: dict[str, Any]) -> bool:
-    """Whether an episode is worth another try: its trouble may have passed."""
-    return document["status"] == "missing" and not document["final"]
+    run_units(
+        product(worlds, range(repeats)),
+        lambda unit: place_of(policy.spec, *unit),
+        play,
+        calls,
+        concurrency=concurrency,
+        done=done,
+        before=find_way,
+    )
 
 
 async def _way(policy: LLMPolicy, calls: Calls) -> str:
@@ -233,7 +208,6 @@ def _document(
     final: bool,
 ) -> dict[str, Any]:
     told = walk.told()
-    spent = calls.store.spent(place)
     return {
         "kind": "policy",
         "policy": policy.spec,
@@ -249,11 +223,7 @@ def _document(
         "final": final,
         "actions": list(words),
         "invalid": tally.invalid,
-        "provider_errors": spent.trouble,
-        "n_calls": spent.n_calls,
-        "tokens_in": spent.tokens_in,
-        "tokens_out": spent.tokens_out,
-        "usd": spent.usd,
+        **taken(calls.store.spent(place)),
         "outcome": None if reason else told.outcome,
         "reward": None if reason else told.reward,
         "answers": tally.answers,

@@ -14,6 +14,7 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,8 +84,10 @@ class Stored:
 class Store:
     """The file; made by `open_store`."""
 
-    def __init__(self, connection: sqlite3.Connection, secrets: Sequence[str] = ()) -> None:
-        self._db = connection
+    def __init__(
+        self, connection: sqlite3.Connection, secrets: Sequence[str] = (), name: str = FILE
+    ) -> None:
+        self._db, self.name = connection, name
         self.secrets = tuple(secret for secret in secrets if secret)
         self._texts: set[str] = set()
         self._before: dict[str, list[Any]] = {}
@@ -122,7 +125,7 @@ class Store:
         sha = hashlib.sha256(text).hexdigest()
         before = self._before.get(place, [])
         kept = _common(before, history)
-        with self._db:
+        with self._writing():
             if sha not in self._texts:
                 self._db.execute("INSERT OR IGNORE INTO texts VALUES (?, ?)", (sha, text))
                 self._texts.add(sha)
@@ -148,7 +151,7 @@ class Store:
 
     def note(self, place: str, step: int, kind: str, message: str) -> None:
         """Keep a failure of the provider."""
-        with self._db:
+        with self._writing():
             self._db.execute(
                 "INSERT INTO trouble(place, step, kind, message, at_utc) VALUES (?, ?, ?, ?, ?)",
                 (place, step, kind, self._clean(message), _now()),
@@ -199,7 +202,7 @@ class Store:
 
     def finish(self, place: str, document: Mapping[str, Any]) -> None:
         """Keep an episode that has come to its end; again replaces it."""
-        with self._db:
+        with self._writing():
             self._db.execute(
                 "INSERT OR REPLACE INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -244,7 +247,7 @@ class Store:
 
     def set_fact(self, name: str, value: str) -> None:
         """Keep it for the runs that go on here."""
-        with self._db:
+        with self._writing():
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def same_way(self, spec: str, way: Mapping[str, Any]) -> None:
@@ -274,6 +277,23 @@ class Store:
         self.close()
 
     # -- ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction.
+
+        Raises
+        ------
+        UserError
+            Where the file takes no more, such as on a full disk.
+        """
+        try:
+            with self._db:
+                yield
+        except sqlite3.Error as error:
+            raise UserError(
+                f"{self.name} cannot be written: {error}; what it holds already is kept"
+            ) from None
 
     def _remember(self, place: str, body: Mapping[str, Any]) -> None:
         self._before[place] = list(body.get(_history_of(body), []))
@@ -324,7 +344,7 @@ def open_store(
             connection = sqlite3.connect(
                 f"file:{_quoted(path)}?mode=ro", uri=True, check_same_thread=False
             )
-            store = Store(connection, secrets)
+            store = Store(connection, secrets, str(path))
             if store.fact("format") != FORMAT:
                 raise UserError(f"{path} is no store of this version ({FORMAT})")
             return store
@@ -339,7 +359,7 @@ def open_store(
 
 def _made(connection: sqlite3.Connection, secrets: Sequence[str], name: str) -> Store:
     connection.executescript(SCHEMA)
-    store = Store(connection, secrets)
+    store = Store(connection, secrets, name)
     found = store.fact("format")
     if found is None:
         store.set_fact("format", FORMAT)

@@ -6,14 +6,13 @@ request that got no answer is missing: both stay so, in this run and in one that
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evaluation.llm.calling import BudgetError, Calls, NoAnswerError
+from evaluation.llm.calling import Calls, NoAnswerError
 from evaluation.llm.models import ModelOptions
+from evaluation.llm.running import Document, Done, run_units, taken
 from evaluation.llm.store import Store, open_store
 from evaluation.probe.answers import Decision, InvalidAnswerError, parse_decision
 from evaluation.probe.designs import Cell, Design
@@ -23,7 +22,7 @@ from evaluation.probe.replay import PRESET, SEED, expand, measures_of, same_key_
 from evaluation.probe.responses import Response
 from exactlyonce_env.errors import UserError
 from policies.llm.asking import Settings, chat_text, schema_format
-from policies.llm.endpoint import CHAT, Endpoint, OpenAIEndpoint
+from policies.llm.endpoint import CHAT, Endpoint
 from policies.llm.policy import LLMPolicy
 from policies.llm.prompts import Variant as PromptVariant
 from policies.llm.prompts import split_spec
@@ -34,8 +33,6 @@ ANSWERS = ("text", "schema", "auto")
 """How a model is asked: in words alone, with a JSON schema, or whichever the endpoint keeps to."""
 
 MODEL = "llm"
-
-Done = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -193,7 +190,25 @@ def run_model(
             prices=options.prices,
             limits=options.limits,
         )
-        asyncio.run(_run(model, policy, design, calls, options.concurrency, done))
+        how = ""
+
+        async def find_way() -> None:
+            nonlocal how
+            how = await _way(model, policy, calls)
+
+        async def play(unit: tuple[Cell, int]) -> Document:
+            place = place_of(model.spec, design.name, *unit)
+            return await _response(model, design, *unit, how, calls, place)
+
+        run_units(
+            design.units(),
+            lambda unit: place_of(model.spec, design.name, *unit),
+            play,
+            calls,
+            concurrency=options.concurrency,
+            done=done,
+            before=find_way,
+        )
         sums: Counter[str] = Counter()
         usd = 0.0
         for cell, draw in design.units():
@@ -215,43 +230,6 @@ def run_model(
 def place_of(spec: str, design: str, cell: Cell, draw: int) -> str:
     """Where the call of a response is kept."""
     return f"{spec}/probe/{design}/{cell.name}/{draw}"
-
-
-async def _run(
-    model: Model,
-    policy: LLMPolicy,
-    design: Design,
-    calls: Calls,
-    concurrency: int,
-    done: Done | None,
-) -> None:
-    units = design.units()
-    how = ""
-
-    async def work() -> None:
-        for cell, draw in units:
-            place = place_of(model.spec, design.name, cell, draw)
-            document = calls.store.document(place)
-            if document is None:
-                document = await _response(model, design, cell, draw, how, calls, place)
-                calls.store.finish(place, document)
-            if done is not None:
-                done(document)
-
-    try:
-        how = await _way(model, policy, calls)
-        workers = [asyncio.create_task(work()) for _ in range(concurrency)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-    except BudgetError:
-        return
-    finally:
-        if isinstance(calls.endpoint, OpenAIEndpoint):
-            await calls.endpoint.close()
 
 
 async def _way(model: Model, policy: LLMPolicy, calls: Calls) -> str:
@@ -296,7 +274,6 @@ async def _response(
     outcome = None
     if action is not None:
         outcome = measures_of(expand(cell.variant, action, same_key_of(cell, key)))
-    spent = calls.store.spent(place)
     answer = {"step": 0, "decision": 0, "action": action, "invalid": invalid or None}
     if decision is not None:
         answer["rationale"] = decision.rationale
@@ -321,11 +298,7 @@ async def _response(
         "actions": [] if action is None else [action],
         "invalid": int(bool(invalid)),
         "invalid_reason": invalid,
-        "provider_errors": spent.trouble,
-        "n_calls": spent.n_calls,
-        "tokens_in": spent.tokens_in,
-        "tokens_out": spent.tokens_out,
-        "usd": spent.usd,
+        **taken(calls.store.spent(place)),
         "outcome": outcome,
         "reward": None,
         "answers": [] if text is None else [answer],

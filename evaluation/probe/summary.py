@@ -7,14 +7,16 @@ with ``m`` of them a count lies between itself and itself + m, whatever they wou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluation.probe.designs import Variant
+from evaluation.probe.designs import Cell, Variant
 from evaluation.probe.replay import OUTCOMES, WORLDS, expand
 from evaluation.probe.responses import Response
-from evaluation.statistics.shares import clopper_pearson
+from evaluation.statistics.clusters import intraclass_correlation
+from evaluation.statistics.shares import clopper_pearson, wilson
+from exactlyonce_env.errors import UserError
 
 __all__ = ["Tally", "cell_rows", "range_rows", "summarise", "total_rows"]
 
@@ -118,23 +120,96 @@ def cell_rows(responses: Iterable[Response]) -> list[dict[str, Any]]:
 
 
 def total_rows(responses: Iterable[Response]) -> list[dict[str, Any]]:
-    """A row for each policy, design and key condition, with exact intervals of its shares.
+    """A row for each policy, design and key condition, with the intervals of its shares.
 
-    An interval is Clopper and Pearson's at 95 %; with missing responses it is the envelope over
-    every way in which they may have gone.
+    ``ci`` is Clopper and Pearson's at 95 %, as if every response were independent.  Draws of one
+    prompt are not: ``clustered`` holds Wilson's interval at Kish's ``effective_n``, with the
+    ``icc`` within prompts that `_correlations` estimates once for all key conditions of a policy
+    and design, or ``why`` there is none.  With missing responses either is the envelope over every
+    way in which they may have gone.
     """
+    responses = list(responses)
     groups = _grouped(responses, lambda one: (one.policy, one.design, one.cell.variant.condition))
-    return [
-        {
-            "policy": policy,
-            "design": design,
-            "key": key,
-            "original": original,
-            **tally.to_dict(),
-            "ci": {name: _interval(tally, name) for name in MEASURES},
-        }
-        for (policy, design, (key, original)), tally in groups.items()
-    ]
+    prompts = _grouped(responses, lambda one: (one.policy, one.design, one.cell))
+    correlations = _correlations(prompts)
+    rows = []
+    for (policy, design, condition), tally in groups.items():
+        own = [
+            cell
+            for (who, where, cell) in prompts
+            if (who, where, cell.variant.condition) == (policy, design, condition)
+        ]
+        icc = correlations[policy, design]
+        rows.append(
+            {
+                "policy": policy,
+                "design": design,
+                "key": condition[0],
+                "original": condition[1],
+                **tally.to_dict(),
+                "ci": {name: _interval(tally, name) for name in MEASURES},
+                "clustered": {name: _clustered(tally, name, icc[name], own) for name in MEASURES},
+            }
+        )
+    return rows
+
+
+def _correlations(
+    prompts: Mapping[tuple[str, str, Cell], Tally],
+) -> dict[tuple[str, str], dict[str, float | None]]:
+    """The correlation within prompts of each policy and design, by measure.
+
+    Each response counts as its distance from the share of its key condition, so that the
+    conditions' differences are none of the prompts'.  Estimates below zero count as zero.  Where
+    every condition has one answer only, it is not defined and taken as 1, so that only prompts
+    count; None where no condition has two prompts.
+    """
+    found: dict[tuple[str, str], dict[str, float | None]] = {}
+    for who in dict.fromkeys(key[:2] for key in prompts):
+        own = {cell: tally for (*key, cell), tally in prompts.items() if tuple(key) == who}
+        found[who] = {name: _correlation(own, name) for name in MEASURES}
+    return found
+
+
+def _correlation(prompts: Mapping[Cell, Tally], name: str) -> float | None:
+    conditions = Counter(cell.variant.condition for cell in prompts)
+    if max(conditions.values()) < 2:
+        return None
+    values: list[float] = []
+    labels: list[int] = []
+    for condition in conditions:
+        own = [
+            (k, t) for k, (c, t) in enumerate(prompts.items()) if c.variant.condition == condition
+        ]
+        scored = sum(tally.planned - tally.missing for _, tally in own)
+        share = sum(getattr(tally, name) for _, tally in own) / scored if scored else 0.0
+        for k, tally in own:
+            count, n = getattr(tally, name), tally.planned - tally.missing
+            values += [1.0 - share] * count + [-share] * (n - count)
+            labels += [k] * n
+    if len(set(labels)) == len(labels):
+        return 0.0  # one response a prompt
+    try:
+        return max(intraclass_correlation(values, labels), 0.0)
+    except UserError:
+        return 1.0
+
+
+def _clustered(tally: Tally, name: str, icc: float | None, prompts: Sequence[Cell]) -> Any:
+    if icc is None:
+        return {"why": "one prompt a key condition tells nothing of a correlation within prompts"}
+    size = tally.planned / len(prompts)
+    low, high = (
+        wilson(count, tally.planned, icc=icc, mean_cluster_size=size)
+        for count in tally.bounds(name)
+    )
+    return {
+        "prompts": len(prompts),
+        "icc": icc,
+        "effective_n": low[1],
+        "low": low[0].low,
+        "high": high[0].high,
+    }
 
 
 def range_rows(responses: Iterable[Response]) -> list[dict[str, Any]]:

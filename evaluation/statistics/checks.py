@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from exactlyonce_env.errors import UserError
 
-__all__ = ["check_confidence", "check_count", "completions", "is_count"]
+__all__ = ["check_confidence", "check_count", "completions", "is_count", "or_why"]
 
 
 def is_count(number: Any) -> bool:
@@ -49,3 +49,11 @@ def check_confidence(confidence: float) -> None:
 def completions(count: int, missing: int) -> Iterator[int]:
     """The counts that are possible when each missing response may have gone either way."""
     yield from range(count, count + missing + 1)
+
+
+def or_why(analysis: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What an analysis finds, or ``why`` it is not defined for the data."""
+    try:
+        return analysis()
+    except UserError as error:
+        return {"why": str(error)}

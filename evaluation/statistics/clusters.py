@@ -78,7 +78,7 @@ class Bootstrap:
 def cluster_bootstrap(
     values: npt.ArrayLike,
     clusters: npt.ArrayLike,
-    statistic: Callable[[npt.NDArray[np.float64]], float] = lambda x: float(np.mean(x)),
+    statistic: Callable[[npt.NDArray[np.float64]], float] | None = None,
     *,
     resamples: int = 10_000,
     confidence: float = 0.95,
@@ -93,7 +93,7 @@ def cluster_bootstrap(
     clusters
         (n,) labels.
     statistic
-        Of the joined values of the clusters drawn.
+        Of the joined values of the clusters drawn; None: their mean.
     resamples, confidence, seed
         How many, which level, and the generator's key.
 
@@ -111,18 +111,25 @@ def cluster_bootstrap(
         raise UserError("resampling clusters needs two clusters or more")
     if not 1 <= resamples <= MAX_RESAMPLES:
         raise UserError(f"resamples must lie in 1..{MAX_RESAMPLES}, not {resamples}")
-    members = np.split(numbers[np.argsort(codes, kind="stable")], np.cumsum(sizes)[:-1])
     generator = np.random.default_rng(seed)
     found = np.empty(resamples)
-    for k in range(resamples):
-        drawn = generator.integers(sizes.size, size=sizes.size)
-        found[k] = statistic(np.concatenate([members[j] for j in drawn]))
+    if statistic is None:
+        value, sums = float(np.mean(numbers)), np.bincount(codes, numbers)
+        for k in range(resamples):
+            drawn = generator.integers(sizes.size, size=sizes.size)
+            found[k] = sums[drawn].sum() / sizes[drawn].sum()
+    else:
+        value = statistic(numbers)
+        members = np.split(numbers[np.argsort(codes, kind="stable")], np.cumsum(sizes)[:-1])
+        for k in range(resamples):
+            drawn = generator.integers(sizes.size, size=sizes.size)
+            found[k] = statistic(np.concatenate([members[j] for j in drawn]))
     tail = 0.5 * (1.0 - confidence)
     low, high = np.quantile(found, [tail, 1.0 - tail])
     caveat = ""
     if sizes.size < FEW_CLUSTERS:
         caveat = f"only {sizes.size} clusters: the interval is too narrow"
-    return Bootstrap(statistic(numbers), float(low), float(high), int(sizes.size), caveat)
+    return Bootstrap(value, float(low), float(high), int(sizes.size), caveat)
 
 
 def _grouped(

@@ -17,6 +17,10 @@ from exactlyonce_env.errors import UserError
 __all__ = ["Effect", "MixedFit", "gee", "mixed_model", "shapley_shares"]
 
 
+NO_SPREAD = 1e-6
+"""Standard errors below this are rounding: all clusters say the same."""
+
+
 @dataclass(frozen=True)
 class Effect:
     """A coefficient on the logit scale.
@@ -50,7 +54,7 @@ class MixedFit:
     effects
         Posterior means of the fixed effects, with their deviations and 95 % limits.
     sd
-        Posterior mean of the standard deviation of the random intercepts, by grouping.
+        Posterior median of the standard deviation of the random intercepts, by grouping.
     """
 
     effects: tuple[Effect, ...]
@@ -100,7 +104,8 @@ def gee(
     ------
     UserError
         For lists of other lengths, success that never or always comes, fewer than three clusters,
-        and a fit that does not exist since a factor decides success.
+        a fit that does not exist since a factor decides success, and clusters that all show the
+        same effect.
     """
     import statsmodels.api as sm
     from scipy.stats import t
@@ -115,10 +120,16 @@ def gee(
         raise UserError(f"a clustered model needs three clusters or more, not {groups}")
     order = np.argsort(codes, kind="stable")
     model = sm.GEE(flags[order], matrix[order], groups=codes[order], family=sm.families.Binomial())
-    fit = _quietly(lambda: model.fit(cov_type="bias_reduced"))
-    errors, values = np.asarray(fit.bse), np.asarray(fit.params)
-    if not (np.isfinite(errors).all() and np.abs(values).max() < 15.0):
+    try:
+        fit = _quietly(lambda: model.fit(cov_type="bias_reduced"))
+    except (np.linalg.LinAlgError, ValueError) as error:
+        raise UserError(f"the model has no finite fit: {error}") from None
+    values = np.asarray(fit.params)
+    if not (np.isfinite(values).all() and np.abs(values).max() < 15.0):
         raise UserError("the model has no finite fit: some factor decides success")
+    errors = _quietly(lambda: np.asarray(fit.bse))
+    if not (errors >= NO_SPREAD).all():
+        raise UserError("no cluster differs from another in some effect, which then has no error")
     half = t.ppf(0.975, groups - 1) * errors
     ps = 2.0 * t.sf(np.abs(values / errors), groups - 1)
     return [
@@ -160,20 +171,23 @@ def mixed_model(
 
     flags = _flags(success)
     matrix, names = design(factors)
-    pairs = [f"{task}\x00{instance}" for task, instance in zip(tasks, instances, strict=True)]
-    if len(flags) != len(matrix) or len(pairs) != len(flags):
+    if len({len(flags), len(matrix), len(tasks), len(instances)}) != 1:
         raise UserError("success, factors, tasks and instances must be of one length")
+    pairs = [f"{task}\x00{instance}" for task, instance in zip(tasks, instances, strict=True)]
+    rows = np.arange(len(flags))
     blocks, kinds = [], []
     for kind, labels in enumerate((list(map(str, tasks)), pairs)):
         codes = np.unique(np.asarray(labels), return_inverse=True)[1]
-        block = np.zeros((len(flags), int(codes.max()) + 1))
-        block[np.arange(len(flags)), codes] = 1.0
-        blocks.append(block)
-        kinds += [kind] * block.shape[1]
+        blocks.append(sparse.csr_matrix((np.ones(len(flags)), (rows, codes))))
+        kinds += [kind] * blocks[-1].shape[1]
     model = BinomialBayesMixedGLM(
-        flags, matrix, sparse.csr_matrix(np.hstack(blocks)), np.array(kinds), vcp_p=1.0, fe_p=2.0
+        flags, matrix, sparse.hstack(blocks, "csr"), np.array(kinds), vcp_p=1.0, fe_p=2.0
     )
-    fit = _quietly(model.fit_vb)
+    # The fit starts where it is told to; its own start is drawn anew every time.
+    start = np.zeros(matrix.shape[1] + 2 + len(kinds))
+    fit = _quietly(lambda: model.fit_vb(mean=start, sd=np.full(len(start), 0.6)))
+    if not np.isfinite([*fit.fe_mean, *fit.fe_sd, *fit.vcp_mean]).all():
+        raise UserError("the mixed model has no finite fit")
     effects = tuple(
         Effect(name, float(m), float(s), float(m - 1.96 * s), float(m + 1.96 * s), math.nan)
         for name, m, s in zip(names, fit.fe_mean, fit.fe_sd, strict=True)
@@ -211,8 +225,10 @@ def shapley_shares(
     """
     flags = _flags(success)
     names = list(factors)
-    if not 1 <= len(names) <= 10:
-        raise UserError(f"between one and ten factors can be told apart, not {len(names)}")
+    if not names:
+        raise UserError("no factor has two levels, so that there is nothing to share out")
+    if len(names) > 10:
+        raise UserError(f"up to ten factors can be told apart, not {len(names)}")
     if any(len(values) != len(flags) for values in factors.values()):
         raise UserError("success and factors must be of one length")
     share = flags.mean()
@@ -239,14 +255,22 @@ def shapley_shares(
 def _log_likelihood(flags: npt.NDArray[np.float64], factors: Mapping[str, Sequence[Any]]) -> float:
     """Largest log-likelihood of a logistic model; 0 at best where factors decide success."""
     import statsmodels.api as sm
+    from scipy.special import xlogy
 
     if not factors:
         share = flags.mean()
         return float(len(flags) * (share * math.log(share) + (1.0 - share) * math.log(1.0 - share)))
-    matrix, _ = design(factors)
-    model = sm.GLM(flags, matrix, family=sm.families.Binomial())
-    fit = _quietly(lambda: model.fit(maxiter=200))
-    return float(fit.llf)
+    # Responses with the same levels make one binomial count: as few rows as there are combinations.
+    kinds = dict.fromkeys(zip(*factors.values(), strict=True))
+    place = {kind: k for k, kind in enumerate(kinds)}
+    codes = [place[kind] for kind in zip(*factors.values(), strict=True)]
+    hits = np.bincount(codes, flags, len(kinds))
+    misses = np.bincount(codes, 1.0 - flags, len(kinds))
+    levels = dict(zip(factors, zip(*kinds, strict=True), strict=True))
+    matrix, _ = design(levels)
+    model = sm.GLM(np.column_stack([hits, misses]), matrix, family=sm.families.Binomial())
+    fitted = np.asarray(_quietly(lambda: model.fit(maxiter=200)).fittedvalues)
+    return float(np.sum(xlogy(hits, fitted) + xlogy(misses, 1.0 - fitted)))
 
 
 def _flags(success: npt.ArrayLike) -> npt.NDArray[np.float64]:

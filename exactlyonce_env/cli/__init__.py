@@ -29,7 +29,8 @@ What a command may rely on
 - `UserError` raised anywhere ends the program with exit code 2 and exactly one line on stderr. So
   do the parser's own complaints, a file that cannot be opened and a disk that is full.
 - `KeyboardInterrupt` ends it with exit code 130 and one line. A command that knows better than
-  the general line what was kept raises ``KeyboardInterrupt("...")`` with its own.
+  the general line what was kept raises ``KeyboardInterrupt("...")`` with its own. SIGTERM does the
+  same, with exit code 143.
 - A reader that closes the pipe (``| head``) ends it quietly with exit code 141.
 - Any other exception is a defect and shows its traceback, with exit code 1.
 - `policies`, `training` and `evaluation` are this distribution's, whatever the working directory
@@ -54,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 on success, 2 on bad input, 130 when interrupted, 141 when the reader of stdout went away.
+        0 on success, 2 on bad input, 130 when interrupted, 143 when terminated, 141 when the reader
+        of stdout went away.
     """
     from exactlyonce_env.cli.shell import run
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,10 +29,10 @@ from exactlyonce_env.cli.options import OutFolder, split_list
 from exactlyonce_env.cli.output import (
     JsonTarget,
     human_console,
-    progress_console,
     typed_command,
     write_json,
 )
+from exactlyonce_env.cli.progress import progress_bar
 from exactlyonce_env.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def agent(
         str, typer.Option("--wrappers", metavar="A,B,...", help="Wrappers around the tools.")
     ] = "none",
     prompts: Annotated[
-        str, typer.Option("--prompts", metavar="A,B,...", help="vanilla, aware, reflect.")
+        str,
+        typer.Option("--prompts", "--prompt", metavar="A,B,...", help="vanilla, aware, reflect."),
     ] = "vanilla",
     contracts: Annotated[
         str, typer.Option("--contract", metavar="A,B", help="native, keys-everywhere or both.")
@@ -164,7 +166,7 @@ def agent(
     print_accounts(console, rows)
     if out is not None:
         _keep(out, result, agents, factors)
-        console.print(f"transcripts, manifest and summary are in {out}")
+        console.print(f"transcripts, manifest and summary are in {out}", markup=False)
     else:
         console.print("note: nothing is kept; with --out RUN every call is")
     if lock is not None:
@@ -216,42 +218,19 @@ def _rows(
         return agent_rows(cells, found, documents, by, calls.stopped)
 
 
-def _progress(total: int) -> Any:
-    """A bar on stderr with running figures, where somebody can watch."""
-    from contextlib import contextmanager
+@contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    counts = {"returned": 0, "exact": 0, "missing": 0}
+    with progress_bar(total) as advance:
 
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+        def done(document: Mapping[str, Any]) -> None:
+            counts[document["status"]] += 1
+            if document["status"] == "returned":
+                counts["exact"] += bool(document["exactly_once"])
+            share = counts["exact"] / max(counts["returned"], 1)
+            advance(f"{document['policy']}: {share:.0%} exact, {counts['missing']} missing", 1)
 
-    @contextmanager
-    def running() -> Any:
-        columns = (
-            TextColumn("{task.description:<18}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("episodes"),
-            TimeRemainingColumn(),
-        )
-        counts = {"returned": 0, "exact": 0, "missing": 0}
-        with Progress(*columns, console=progress_console(), transient=True) as bar:
-            task = bar.add_task("starting", total=total)
-
-            def done(document: Mapping[str, Any]) -> None:
-                counts[document["status"]] += 1
-                if document["status"] == "returned":
-                    counts["exact"] += bool(document["exactly_once"])
-                share = counts["exact"] / max(counts["returned"], 1)
-                words = f"{document['policy']}: {share:.0%} exact, {counts['missing']} missing"
-                bar.update(task, description=words, advance=1)
-
-            yield done
-
-    return running()
+        yield done
 
 
 def _keep(

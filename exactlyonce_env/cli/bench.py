@@ -29,6 +29,16 @@ def bench(
             "--models", help="Measure model calls per second instead, at a fake endpoint."
         ),
     ] = False,
+    coverage: Annotated[
+        bool,
+        typer.Option("--coverage", help="Measure how often each interval holds the truth instead."),
+    ] = False,
+    repetitions: Annotated[
+        int | None,
+        typer.Option(
+            "--repetitions", metavar="N", help="With --coverage: experiments drawn [1000]."
+        ),
+    ] = None,
     presets: Annotated[
         str | None,
         typer.Option("--presets", metavar="NAMES", help="With --learning: presets, by commas."),
@@ -71,7 +81,22 @@ def bench(
 
     With --models: calls per second of 200 episodes at a time through the whole stack, every call
     stored, beside the bare SDK at the same fake endpoint; and how memory grows with the rounds.
+
+    With --coverage: how often the intervals of the statistics hold the truth, over a grid of sizes
+    and shares; exact where the outcomes can be counted, else drawn --repetitions times.
     """
+    if coverage:
+        from exactlyonce_env.cli.coverage import coverage as measure_coverage
+
+        given: dict[str, Any] = {"--learning": learning or None, "--models": models or None}
+        given |= {"--presets": presets, "--seeds": seeds, "--out": out, "--worlds": worlds}
+        stray = next((name for name, value in given.items() if value is not None), None)
+        if stray is not None:
+            raise UserError(f"--coverage takes --repetitions and --json only, not {stray}")
+        measure_coverage(repetitions, json_target)
+        return
+    if repetitions is not None:
+        raise UserError("--repetitions says how much --coverage draws; add --coverage")
     if models:
         if learning:
             raise UserError("--models and --learning measure different things; choose one")

@@ -30,10 +30,10 @@ from exactlyonce_env.cli.options import OutFolder, split_list
 from exactlyonce_env.cli.output import (
     JsonTarget,
     human_console,
-    progress_console,
     typed_command,
     write_json,
 )
+from exactlyonce_env.cli.progress import progress_bar
 from exactlyonce_env.errors import UserError
 
 if TYPE_CHECKING:
@@ -240,33 +240,15 @@ def _documents(
 
 @contextmanager
 def _progress(spec: str, total: int) -> Iterator[Any]:
-    """A bar on stderr, where somebody can watch."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description:<18}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("episodes"),
-        TimeRemainingColumn(),
-    )
     counts = {"strict": 0, "missing": 0}
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
-        task = bar.add_task(spec, total=total)
+    with progress_bar(total, begin=spec) as advance:
 
         def done(document: Mapping[str, Any]) -> None:
             if document["status"] == "missing":
                 counts["missing"] += 1
             else:
                 counts["strict"] += document["observed"]["strict"]
-            words = f"{spec}: {counts['strict']} strict, {counts['missing']} missing"
-            bar.update(task, description=words, advance=1)
+            advance(f"{spec}: {counts['strict']} strict, {counts['missing']} missing", 1)
 
         yield done
 
@@ -289,6 +271,7 @@ def _print(console: Console, result: Mapping[str, Any]) -> None:
     """The rows, and whether the calibration holds, for people."""
     if console.quiet:
         return
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(
@@ -303,7 +286,7 @@ def _print(console: Console, result: Mapping[str, Any]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result["rows"]:
         n = f"{row['n']}" + (f" +{row['missing']} missing" if row["missing"] else "")
-        table.add_row(row["policy"], n, *(_cell(row, name) for name in HEADINGS))
+        table.add_row(escape(row["policy"]), n, *(_cell(row, name) for name in HEADINGS))
     console.print(table)
     rows = result["calibration"]
     wrong = [row for row in rows if row["expected_faults"] != row["observed_faults"]]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,15 +46,15 @@ from exactlyonce_env.cli.options import (
 from exactlyonce_env.cli.output import (
     JsonTarget,
     human_console,
-    progress_console,
     typed_command,
     write_json,
 )
+from exactlyonce_env.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evaluation.runner import Evaluation, Progress
+    from evaluation.runner import Evaluation
     from evaluation.sweep import Sweep
     from exactlyonce_env.plan import Plan
 
@@ -245,7 +244,7 @@ def evaluate(
         baseline = parse_policy(baseline).spec
     _check_baseline(baseline, specs)
     plan, warnings = measured_plan(preset, config, delays)
-    with _progress(len(specs) * count) as progress:
+    with progress_bar(len(specs) * count) as progress:
         found = run_evaluation(
             plan,
             chosen_policies,
@@ -285,7 +284,7 @@ def evaluate(
             console.print("beliefs: " + " and ".join(str(path) for path in drawn))
     if out is not None:
         write_json(result, str(out / "summary.json"))
-        console.print(f"episodes, manifest and summary are in {out}")
+        console.print(f"episodes, manifest and summary are in {out}", markup=False)
     if json_target is not None:
         write_json(result, json_target)
 
@@ -357,7 +356,7 @@ def _sweep(
     from evaluation.sweep import sweep as run_sweep
 
     grid = default_deltas_s(plan) if deltas_s is None else deltas_s
-    with _progress((len(grid) * len(FAMILIES) + len(COMPANIONS)) * worlds) as progress:
+    with progress_bar((len(grid) * len(FAMILIES) + len(COMPANIONS)) * worlds) as progress:
         found = run_sweep(
             plan,
             grid,
@@ -403,33 +402,6 @@ def _check_baseline(baseline: str | None, specs: Sequence[str]) -> None:
         raise UserError(f"--baseline {baseline!r} is not among --policies {', '.join(specs)}")
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Progress]:
-    """A bar on stderr while the worlds are run, where somebody can watch."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description:<18}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("episodes"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
-        task = bar.add_task("starting", total=total)
-
-        def report(policy: str, done: int) -> None:
-            bar.update(task, description=policy, advance=done)
-
-        yield report
-
-
 SIGNIFICANT = 0.05
 CAPTION = "shares of episodes; ± half of the 95 % interval; * sees hidden state"
 CAPTION_VERSUS = (
@@ -454,7 +426,7 @@ def _print_rows(console: Console, plan: Plan, result: Mapping[str, Any]) -> None
     for heading in ("mean time", "reward", "regret"):
         table.add_column(heading, justify="right")
     if result["baseline"] is not None:
-        table.add_column(f"vs {result['baseline']}", justify="right")
+        table.add_column(escape(f"vs {result['baseline']}"), justify="right")
     for row in result["rows"]:
         cells = [escape(row["policy"]) + ("*" if row["privileged"] else "")]
         cells += [

@@ -82,6 +82,7 @@ def _rows() -> list[dict[str, str]]:
 
 def _list_table(rows: Sequence[Mapping[str, str]]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(
         title="Incidents",
@@ -95,7 +96,7 @@ def _list_table(rows: Sequence[Mapping[str, str]]) -> Table:
     table.add_column("what the client did", ratio=1)
     table.add_column("source", overflow="fold")
     for row in rows:
-        table.add_row(row["name"], row["hidden"], row["mistake"], row["source"])
+        table.add_row(*(Text(row[field]) for field in ("name", "hidden", "mistake", "source")))
     return table
 
 
@@ -117,13 +118,16 @@ def _pages(result: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _timeline_table(run: Mapping[str, Any]) -> Table:
+    from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
     moments = run["timeline"]
     title = {"reported": "The client as reported", "right": "What would have been right"}
     table = Table(
-        title=title.get(run["policy"], f"Under {run['policy']}"), title_justify="left", expand=True
+        title=title.get(run["policy"], escape(f"Under {run['policy']}")),
+        title_justify="left",
+        expand=True,
     )
     if len(moments) > MAX_LINES:
         table.caption = f"the first {MAX_LINES} of {len(moments)} moments; --json writes all"
@@ -144,6 +148,7 @@ def _timeline_table(run: Mapping[str, Any]) -> Table:
 
 def _outcome_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title="Outcome of each run", title_justify="left")
     table.add_column("run", no_wrap=True)
@@ -155,7 +160,7 @@ def _outcome_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     for run in runs:
         outcome = run["outcome"]
         table.add_row(
-            run["policy"],
+            Text(run["policy"]),
             *(
                 str(outcome[name])
                 for name in (

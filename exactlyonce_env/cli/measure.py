@@ -117,17 +117,19 @@ def fit(
     console = human_console(json_target)
     _print(console, found)
     if save is not None:
-        console.print(f"saved for --delays: {save}")
+        console.print(f"saved for --delays: {save}", markup=False)
 
 
 def _print(console: Console, found: DelayFit) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     measured = found.measured
     console.print(
         f"{measured.source}: {measured.n:,} rows, {measured.censored:,} censored "
         f"({100 * measured.censored / measured.n:.2f} %), {measured.column}, "
-        f"unit {measured.unit}"
+        f"unit {measured.unit}",
+        markup=False,
     )
     quantiles = Table(title="quantiles, 95 % intervals", title_justify="left")
     for heading in ("share", "delay", "from", "to"):
@@ -152,9 +154,9 @@ def _print(console: Console, found: DelayFit) -> None:
             "longest rows; 1 or less means an infinite mean"
         )
     for note in found.notes:
-        console.print(f"note: {note}")
+        console.print(f"note: {note}", markup=False)
     for warning in found.warnings:
-        console.print(f"[bold]warning:[/bold] {warning}")
+        console.print(f"[bold]warning:[/bold] {escape(str(warning))}")
 
 
 def _delay(seconds: float | None) -> str:

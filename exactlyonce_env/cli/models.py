@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
     from evaluation.llm.models import ModelOptions
     from policies.base import AnyPolicy
+    from policies.llm.policy import LLMPolicy
 
 PANEL = "Options of language models"
 
 
-def _model(flag: str, metavar: str | None, text: str, **more: Any) -> Any:
-    return typer.Option(flag, metavar=metavar, help=text, rich_help_panel=PANEL, **more)
+def _model(
+    flag: str, metavar: str | None, text: str, *, more: Sequence[str] = (), **rest: Any
+) -> Any:
+    return typer.Option(flag, *more, metavar=metavar, help=text, rich_help_panel=PANEL, **rest)
 
 
 BaseUrl = Annotated[
@@ -34,7 +37,12 @@ Concurrency = Annotated[
     int | None, _model("--concurrency", "N", "Episodes of a model at the same time [8].")
 ]
 Repeats = Annotated[int | None, _model("--repeats", "K", "How often each world is played [1].")]
-PromptNames = Annotated[str | None, _model("--prompt", "A,B", "vanilla, aware or both [vanilla].")]
+PromptNames = Annotated[
+    str | None,
+    _model(
+        "--prompt", "A,B", "vanilla, aware or both [vanilla]; also --prompts.", more=("--prompts",)
+    ),
+]
 Menu = Annotated[str | None, _model("--menu", "A,B", "Menu order: given, reversed [given].")]
 Labels = Annotated[
     str | None, _model("--labels", "A,B", "Menu with explanations: on, off or both [on].")
@@ -44,7 +52,12 @@ Belief = Annotated[
 ]
 Scoring = Annotated[
     str | None,
-    _model("--scoring", "HOW", "sampled answers or likelihood of the options [sampled]."),
+    _model(
+        "--scoring",
+        "HOW",
+        "sampled: the answer that it writes; likelihood: the action that it finds likeliest "
+        "[sampled; of llm:local likelihood].",
+    ),
 ]
 Answers = Annotated[
     str | None,
@@ -161,8 +174,22 @@ def with_variants(specs: Sequence[str], asked: Mapping[str, Any]) -> list[str | 
             continue
         name, _, argument = (part.strip() for part in spec.partition(":"))
         policy = llm(name, argument or None)
+        _refuse_second_naming(spec, policy, asked)
         chosen += [policy.changed(settings, **factors) for factors in _factors(asked)]
     return chosen
+
+
+def _refuse_second_naming(spec: str, policy: LLMPolicy, asked: Mapping[str, Any]) -> None:
+    """Refuse a factor that both the spec and an option name."""
+    from policies.llm.policy import default_variant
+
+    usual = default_variant(policy.model)
+    options = [(option, field) for option, (field, _) in FACTORS.items() if asked.get(option)]
+    if asked.get("--belief"):
+        options.append(("--belief", "belief"))
+    for option, field in options:
+        if getattr(policy.variant, field) != getattr(usual, field):
+            raise UserError(f"{spec} names what {option} names too; leave one of them out")
 
 
 def _factors(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -224,6 +251,7 @@ def print_accounts(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def print_beliefs(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """What models believed, and what every policy decided, beside the exact posterior."""
+    from rich.markup import escape
     from rich.table import Table
 
     stated = [row for row in rows if row["belief"] is not None]
@@ -242,7 +270,7 @@ def print_beliefs(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
             found = row["belief"]
             means = (found["mean"][state] for state in states)
             table.add_row(
-                row["policy"],
+                escape(row["policy"]),
                 f"{found['n']:,}",
                 f"{found['brier']:.3f}",
                 *(f"{mean['stated']:.3f}, {mean['exact']:.3f}" for mean in means),
@@ -260,7 +288,7 @@ def print_beliefs(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         by_bin = {entry["low"]: entry for entry in row["decisions"]}
         if by_bin:
             cells = (f"{by_bin[b]['reissue']:.2f}" if b in by_bin else "" for b in bins)
-            table.add_row(row["policy"], *cells)
+            table.add_row(escape(row["policy"]), *cells)
     console.print(table)
 
 

@@ -107,17 +107,20 @@ def chosen_delays(delays: str) -> tuple[Law, list[str]]:
     return found.law, list(found.fit.get("warnings", ()))
 
 
-def split_list(text: str, what: str) -> list[str]:
+def split_list(text: str, what: str, *, distinct: bool = True) -> list[str]:
     """Split a comma-separated option.
 
     Raises
     ------
     UserError
-        Where an entry is empty.
+        Where an entry is empty, or comes twice though each is to be ``distinct``.
     """
     entries = [entry.strip() for entry in text.split(",")]
     if not all(entries):
         raise UserError(f"{what} {text!r} has an empty entry; separate entries by single commas")
+    twice = next((e for k, e in enumerate(entries) if distinct and e in entries[:k]), None)
+    if twice is not None:
+        raise UserError(f"{what} names {twice!r} twice; name each once")
     return entries
 
 
@@ -130,7 +133,7 @@ def split_numbers(text: str, what: str) -> list[float]:
         Naming the entry that is not a finite number.
     """
     numbers = []
-    for entry in split_list(text, what):
+    for entry in split_list(text, what, distinct=False):
         try:
             number = float(entry)
         except ValueError:

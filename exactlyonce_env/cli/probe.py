@@ -28,10 +28,10 @@ from exactlyonce_env.cli.options import OutFolder, split_list
 from exactlyonce_env.cli.output import (
     JsonTarget,
     human_console,
-    progress_console,
     typed_command,
     write_json,
 )
+from exactlyonce_env.cli.progress import progress_bar
 from exactlyonce_env.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -212,30 +212,13 @@ def _result(
 
 @contextmanager
 def _progress(spec: str, total: int) -> Iterator[Any]:
-    """A bar on stderr, where somebody can watch."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description:<18}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("responses"),
-        TimeRemainingColumn(),
-    )
     unscored = 0
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
-        task = bar.add_task(spec, total=total)
+    with progress_bar(total, "responses", spec) as advance:
 
         def done(document: Mapping[str, Any]) -> None:
             nonlocal unscored
             unscored += document["status"] != "returned"
-            bar.update(task, description=f"{spec}: {unscored} missing", advance=1)
+            advance(f"{spec}: {unscored} missing", 1)
 
         yield done
 
@@ -288,6 +271,8 @@ def print_summary(console: Console, result: Mapping[str, Any]) -> None:
 
 def print_totals(console: Console, title: str, totals: Sequence[Mapping[str, Any]]) -> None:
     """What was decided, by policy and key condition."""
+    from rich.markup import escape
+
     table = _table(
         title,
         "unsupported: retries that no rule permits; the share is of the planned responses, with "
@@ -303,21 +288,57 @@ def print_totals(console: Console, title: str, totals: Sequence[Mapping[str, Any
         shares = [count / row["planned"] for count in row["unsupported_bounds"]]
         low, high = row["ci"]["unsupported"]
         cells.append(f"{_percent(shares)} [{100 * low:.1f}, {100 * high:.1f}]")
-        table.add_row(row["policy"], condition_words(row), *cells)
+        table.add_row(escape(row["policy"]), condition_words(row), *cells)
+    console.print(table)
+    _print_by_prompts(console, totals)
+
+
+def _print_by_prompts(console: Console, totals: Sequence[Mapping[str, Any]]) -> None:
+    """The same shares, with the draws of one prompt counted by their correlation."""
+    shown = [
+        (row, found)
+        for row in totals
+        if "why" not in (found := row["clustered"]["unsupported"])
+        and found["effective_n"] < row["planned"]
+    ]
+    if not shown:
+        return
+    table = _table(
+        "Draws of one prompt are not independent",
+        "Wilson 95 % at Kish's effective n; the correlation within prompts is estimated once a "
+        "policy, and counts as 1 where its answers never vary",
+    )
+    for heading in ("planned", "prompts", "correlation", "effective n", "unsupported, %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row, found in shown:
+        shares = [count / row["planned"] for count in row["unsupported_bounds"]]
+        table.add_row(
+            row["policy"],
+            condition_words(row),
+            f"{row['planned']:,}",
+            f"{found['prompts']:,}",
+            f"{found['icc']:.2f}",
+            f"{found['effective_n']:,.1f}",
+            f"{_percent(shares)} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]",
+        )
     console.print(table)
 
 
 def _print_outcomes(console: Console, totals: Sequence[Mapping[str, Any]]) -> None:
+    from rich.markup import escape
+
     table = _table("The decisions replayed", "each scored response in three worlds")
     for heading in OUTCOME_HEADINGS.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for row in totals:
         cells = [f"{row['outcomes'][name]:,}" for name in OUTCOME_HEADINGS]
-        table.add_row(row["policy"], condition_words(row), *cells)
+        table.add_row(escape(row["policy"]), condition_words(row), *cells)
     console.print(table)
 
 
 def _print_ranges(console: Console, ranges: Sequence[Mapping[str, Any]]) -> None:
+    from rich.markup import escape
+
     shown = [row for row in ranges if row["min"] != row["max"]]
     if not shown:
         return
@@ -332,7 +353,7 @@ def _print_ranges(console: Console, ranges: Sequence[Mapping[str, Any]]) -> None
     for row in shown:
         ends = (_percent(row[name]) for name in ("min", "max", "mean"))
         cells = (row["measure"], str(row["variants"]), *ends)
-        table.add_row(row["policy"], condition_words(row), *cells)
+        table.add_row(escape(row["policy"]), condition_words(row), *cells)
     console.print(table)
 
 
@@ -424,6 +445,7 @@ def _show(design: Design, number: int, json_target: str | None) -> None:
 
 def _conformance(clients: str | None, stray: Mapping[str, Any], json_target: str | None) -> None:
     """Print the conformance rows."""
+    from rich.markup import escape
     from rich.table import Table
 
     from evaluation.probe.frameworks import CLIENTS, SCHEDULES, conformance_rows
@@ -447,7 +469,9 @@ def _conformance(clients: str | None, stray: Mapping[str, Any], json_target: str
         table.add_column(schedule, justify="right")
     for name in dict.fromkeys(names):
         mine = [row for row in rows if row["client"] == name]
-        table.add_row(name, *(f"{r['effects']}{'*' if r['completed'] else ''}" for r in mine))
+        table.add_row(
+            escape(name), *(f"{r['effects']}{'*' if r['completed'] else ''}" for r in mine)
+        )
     human_console(json_target).print(table)
     if json_target is not None:
         write_json({"schedules": list(SCHEDULES), "rows": rows}, json_target)

@@ -46,6 +46,7 @@ def _print(console: Console, found: Mapping[str, Any]) -> None:
     from exactlyonce_env.cli.probe import condition_words, print_totals
 
     print_totals(console, "recorded responses", found["totals"])
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(
@@ -67,7 +68,7 @@ def _print(console: Console, found: Mapping[str, Any]) -> None:
         low, high = (100 * value for value in row["difference"])
         shown = f"{low:+.2f}" if low == high else f"{low:+.2f}..{high:+.2f}"
         table.add_row(
-            row["policy"],
+            escape(row["policy"]),
             condition_words(row),
             row["measure"],
             " - ".join(row["labels"]),

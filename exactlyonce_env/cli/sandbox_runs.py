@@ -75,7 +75,7 @@ def evaluate_sandbox(
     print_rows(console, rows, by)
     if out is not None:
         _keep(out, result, wanted, found)
-        console.print(f"episodes, manifest and summary are in {out}")
+        console.print(f"episodes, manifest and summary are in {out}", markup=False)
     if json_target is not None:
         write_json(result, json_target)
 
@@ -163,6 +163,7 @@ def print_rows(
     title: str = "the sandbox, under the recovery driver",
 ) -> None:
     """The rows as a table."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(
@@ -181,7 +182,7 @@ def print_rows(
     for heading in ("calls", "mean time", "nominal %", "recovery %"):
         table.add_column(heading, justify="right")
     for row in rows:
-        cells = [str(row[name]) for name in names]
+        cells = [escape(str(row[name])) for name in names]
         cells[0] += "*" if row["privileged"] else ""
         table.add_row(
             *cells,

@@ -22,7 +22,7 @@ def episodes_table(found: Episodes) -> Table:
         table.add_column(name, justify="right")
     for row in found.rows:
         unmet = "" if row["triggered"] or row["fault"] == "ok" else " (not met)"
-        table.add_row(
+        cells = (
             f"{row['task']}/{row['instance']}",
             row["write"],
             row["fault"] + unmet,
@@ -37,6 +37,7 @@ def episodes_table(found: Episodes) -> Table:
             str(row["steps"]),
             f"{row['elapsed_s']:.0f}",
         )
+        table.add_row(*(Text(cell) for cell in cells))
     return table
 
 
@@ -67,8 +68,8 @@ def timeline_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def grade_table(record: Mapping[str, Any]) -> Table:
     """The measures of one episode."""
     table = Table(title="Grade", title_justify="left", show_header=False)
-    table.add_row("ending", record["ending"])
-    table.add_row("behaviour", record["behaviour"])
+    table.add_row("ending", Text(record["ending"]))
+    table.add_row("behaviour", Text(record["behaviour"]))
     for name in MEASURES:
         table.add_row(name, _words(record[name]))
     return table

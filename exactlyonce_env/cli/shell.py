@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from io import TextIOWrapper
 from itertools import pairwise
@@ -25,6 +28,7 @@ __all__ = ["LazyGroup", "build", "run"]
 PROGRAM = "exactlyonce"
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT
+TERMINATED = 143  # 128 + SIGTERM
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 # Failures to open a file that the user can mend.
@@ -107,7 +111,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     _soften(sys.stdout)
     try:
         claim_siblings()
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _terminable():
             # Stderr holds one line or nothing, unless the user asked Python for warnings.
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")
@@ -116,6 +120,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         return _refuse(str(error))
     except TyperException as error:
         return _refuse(_usage_line(error))
+    except TerminatedError as end:
+        _say(str(end) or _interrupt_line(args))
+        return TERMINATED
     except KeyboardInterrupt as interrupt:
         _say(str(interrupt) or _interrupt_line(args))
         return INTERRUPTED
@@ -129,6 +136,43 @@ def run(argv: Sequence[str] | None = None) -> int:
         if error.filename is None or error.errno not in FILE_ERRORS:
             raise
         return _refuse(f"cannot open {os.fsdecode(error.filename)!r}: {error.strerror}")
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: the same way out as an interrupt."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, with its own exit code.
+
+    Commands that serve or train take the signal over while they run.
+    """
+    taken = (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    )
+    if taken:
+        yield
+        return
+    asked = False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal asked
+        asked = True
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, ask)
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if asked:
+            raise TerminatedError(str(interrupt)) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _invoke(args: list[str]) -> int:

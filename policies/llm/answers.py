@@ -20,7 +20,11 @@ from policies.llm.prompts import SECONDS_PATTERN, STATES, WAIT_WORD, Variant
 __all__ = ["Answer", "InvalidAnswerError", "parse_answer"]
 
 SUM_TOLERANCE = 0.02
-"""How far the probabilities of a belief may be from summing to 1; they are scaled then."""
+"""How far the probabilities of a belief may be from summing to 1, as three that were rounded to two
+decimals can be by half; they are scaled then."""
+
+ROUNDING = 1e-9
+"""What adding three floating-point numbers may be off."""
 
 ACTION_LENGTH = 40
 """Characters of a wrong word that are shown."""
@@ -132,7 +136,7 @@ def _belief(found: Any) -> dict[str, float]:
         if not 0.0 <= value <= 1.0:
             raise InvalidAnswerError("the belief holds something that is no probability")
     total = sum(values)
-    if abs(total - 1.0) > SUM_TOLERANCE:
+    if abs(total - 1.0) > SUM_TOLERANCE + ROUNDING:
         raise InvalidAnswerError(f"the belief sums to {total:g}, not to 1")
     return {state: value / total for state, value in zip(STATES, values, strict=True)}
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from exactlyonce_env.compiled import Record
-from exactlyonce_env.errors import unknown
+from exactlyonce_env.errors import check_range, unknown
 from policies.llm.answers import Answer, InvalidAnswerError, action_of, parse_answer
 from policies.llm.prompts import (
     Variant,
@@ -30,6 +30,12 @@ ANSWERS = ("auto", "schema", "tools", "text")
 TOOL = "choose"
 """The tool whose call is an answer."""
 
+MAX_ANSWER_TOKENS = 10**7
+MAX_TIMEOUT_S = 86_400.0
+MAX_SOCKETS = 1000
+"""As many connections as the SDK keeps open at most."""
+
+MAX_TEMPERATURE = 100.0
 TOP_LOGPROBS = 20
 OPTION_PREFIX = '{"action": "'
 
@@ -52,6 +58,11 @@ class Settings:
         How long one answer may take [s].
     sockets
         Requests in flight at the same time.
+
+    Raises
+    ------
+    UserError
+        For an unknown word, or a number out of range.
     """
 
     base_url: str | None = None
@@ -64,6 +75,11 @@ class Settings:
     def __post_init__(self) -> None:
         if self.answers not in ANSWERS:
             raise unknown("--answers", self.answers, ANSWERS)
+        check_range("--answer-tokens", self.max_tokens, 1, MAX_ANSWER_TOKENS)
+        check_range("--timeout", self.timeout_s, 0.001, MAX_TIMEOUT_S)
+        check_range("--sockets", self.sockets, 1, MAX_SOCKETS)
+        if self.temperature is not None:
+            check_range("--temperature", self.temperature, 0.0, MAX_TEMPERATURE)
 
     def limits(self, tokens: int | None = None) -> dict[str, Any]:
         """The fields of a request that limit and heat the answer."""

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from exactlyonce_env.errors import UserError
+from exactlyonce_env.errors import UserError, check_range
+from policies.llm.address import checked_address
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -49,6 +50,11 @@ SECRET_LENGTH = 12
 SHOWN = 300
 """Characters of a provider's message that are kept."""
 
+MAX_ANSWER_BYTES = 16 << 20
+"""Longest body of an answer [bytes]."""
+
+MAX_RETRIES = 1000
+
 
 class ProviderError(Exception):
     """No answer came: trouble of the provider or of the way there, never of the model's choice.
@@ -56,7 +62,7 @@ class ProviderError(Exception):
     Parameters
     ----------
     kind
-        ``timeout``, ``connection``, ``malformed``, or ``http_429`` and the like.
+        ``timeout``, ``connection``, ``too_long``, ``malformed``, or ``http_429`` and the like.
     message
         What the provider said.
     retry
@@ -78,6 +84,10 @@ class ProviderError(Exception):
         super().__init__(f"{kind}: {message}")
         self.kind, self.message, self.retry = kind, message, retry
         self.retry_after_s, self.fatal = retry_after_s, fatal
+
+
+class AnswerTooLongError(Exception):
+    """An answer that goes on beyond `MAX_ANSWER_BYTES`."""
 
 
 class Endpoint(Protocol):
@@ -102,7 +112,7 @@ class OpenAIEndpoint:
     base_url
         Such as ``http://127.0.0.1:8000/v1``; None: ``OPENAI_BASE_URL``, else OpenAI's own.
     timeout_s
-        How long to wait for an answer [s].
+        How long an answer may take, from the first byte sent to the last one read [s].
     sockets
         Requests in flight at the same time, at most.
 
@@ -118,10 +128,8 @@ class OpenAIEndpoint:
         self, base_url: str | None = None, *, timeout_s: float = 120.0, sockets: int = 64
     ) -> None:
         self.url = base_url or os.environ.get(URL_VARIABLE) or None
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise UserError(
-                f"--base-url {self.url!r} is no address; write http://HOST:PORT/v1 or https://..."
-            )
+        if self.url is not None:
+            checked_address(self.url, "--base-url" if base_url else URL_VARIABLE)
         # Files and secrets end in a newline; what is left must be sendable as a header.
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and (self._key.isprintable() or not self._key)):
@@ -146,11 +154,14 @@ class OpenAIEndpoint:
         """The client of the running loop."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._gate is None or self._loop is not loop:
+            from policies.llm.bounded import BoundedClient
+
             self._client = _sdk().AsyncOpenAI(
                 api_key=self._key or "none",
                 base_url=self.url,
                 timeout=self._timeout_s,
                 max_retries=0,
+                http_client=BoundedClient(MAX_ANSWER_BYTES, timeout=self._timeout_s),
             )
             self._gate, self._loop = asyncio.Semaphore(self._sockets), loop
         return self._client, self._gate
@@ -166,10 +177,12 @@ class OpenAIEndpoint:
         client, gate = self._connect()
         openai = _sdk()
         try:
-            async with gate:
-                answer = await client.post(path, cast_to=object, body=body)
-        except openai.APITimeoutError:
-            raise ProviderError("timeout", f"no answer in {self._timeout_s:g} s", True) from None
+            # The SDK's own timeout is one of each read: an answer that trickles in escapes it.
+            async with gate, asyncio.timeout(self._timeout_s):
+                answer = _read(await client.post(path, cast_to=object, body=body))
+        except (TimeoutError, openai.APITimeoutError):
+            told = f"no whole answer in {self._timeout_s:g} s"
+            raise ProviderError("timeout", told, True) from None
         except openai.APIStatusError as error:
             raise self._of_status(error) from None
         except openai.APIConnectionError as error:
@@ -177,6 +190,8 @@ class OpenAIEndpoint:
             raise ProviderError(
                 "connection", self._clean(str(cause) or repr(cause)), True
             ) from None
+        except AnswerTooLongError as error:
+            raise ProviderError("too_long", str(error), True) from None
         except (ValueError, RecursionError) as error:  # the body is no JSON
             raise ProviderError("malformed", self._clean(str(error)), True) from None
         except openai.OpenAIError as error:
@@ -213,6 +228,11 @@ class OpenAIEndpoint:
         return text[:SHOWN]
 
 
+def _read(answer: object) -> object:
+    """An answer as JSON; the SDK leaves it as text where the server calls it something else."""
+    return json.loads(answer) if isinstance(answer, str) else answer
+
+
 def _sendable(answer: object) -> object:
     """An answer without lone surrogates, which no request could repeat."""
     text = json.dumps(answer, ensure_ascii=False)
@@ -247,12 +267,20 @@ class Patience:
     first_s, longest_s
         Pause before the first of them, doubled each time, and its limit [s]. A Retry-After is
         obeyed up to ``obeyed_s``.
+
+    Raises
+    ------
+    UserError
+        For more than 1000 retries.
     """
 
     retries: int = 6
     first_s: float = 0.5
     longest_s: float = 30.0
     obeyed_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        check_range("--retries", self.retries, 0, MAX_RETRIES)
 
     def pause_s(self, tries: int, asked_s: float) -> float:
         """Pause after so many failed tries [s], spread by up to a quarter to part the crowd."""

@@ -24,13 +24,18 @@ from policies.llm.endpoint import (
 )
 from policies.llm.prompts import DEFAULT, NUDGES, Variant, split_spec
 
-__all__ = ["LOCAL", "LLMPolicy", "llm"]
+__all__ = ["LOCAL", "LLMPolicy", "checked_model", "llm"]
 
 LOCAL = "local"
 """The model that runs inside this process."""
 
 LOCAL_DEFAULT = Variant(scoring="likelihood")
 """The local model is small: it is asked for the likeliest action."""
+
+
+def default_variant(model: str) -> Variant:
+    """How a model is asked unless told otherwise."""
+    return LOCAL_DEFAULT if model == LOCAL else DEFAULT
 
 
 class LLMPolicy(Policy):
@@ -59,7 +64,7 @@ class LLMPolicy(Policy):
         endpoint: Endpoint | None = None,
     ) -> None:
         self.model, self.settings = model, settings or Settings()
-        self._default = LOCAL_DEFAULT if model == LOCAL else DEFAULT
+        self._default = default_variant(model)
         self.variant = self._default if variant is None else variant
         self._endpoint = endpoint
         self._answers: str | None = None
@@ -176,6 +181,26 @@ class LLMPolicy(Policy):
         return self._answers
 
 
+MAX_NAME = 200
+"""Characters of a model's name, at most."""
+
+
+def checked_model(model: str) -> str:
+    """The name of a model as it was given.
+
+    Raises
+    ------
+    UserError
+        For an empty name, or one that no provider has.
+    """
+    if not model.strip():
+        raise UserError("the name of the model is empty; name one, for instance local or gpt-x")
+    if len(model) > MAX_NAME or not model.isprintable():
+        shown = model[:40]
+        raise UserError(f"{shown!r} is no name of a model: up to {MAX_NAME} printable characters")
+    return model
+
+
 def llm(name: str, argument: str | None) -> LLMPolicy:
     """The policy ``llm:MODEL`` or ``llm:MODEL+aware+…``, for `policies.spec`.
 
@@ -188,6 +213,6 @@ def llm(name: str, argument: str | None) -> LLMPolicy:
         raise UserError(
             f"{name} needs the name of a model, for instance {name}:local or {name}:gpt-x"
         )
-    local = argument.partition("+")[0] == LOCAL
-    model, variant = split_spec(argument, LOCAL_DEFAULT if local else DEFAULT)
+    checked_model(argument)
+    model, variant = split_spec(argument, default_variant(argument.partition("+")[0]))
     return LLMPolicy(model, variant)

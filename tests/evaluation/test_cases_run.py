@@ -367,7 +367,7 @@ def test_the_command_shows_a_case(printed: Any) -> None:
     ("args", "wrong"),
     [
         (("--policies", "carefull"), "did you mean careful"),
-        (("--policies", "careful,careful"), "is named twice"),
+        (("--policies", "careful,careful"), "twice"),
         (("--policies", "careful", "--repeats", "2"), "--repeats is an option of language models"),
         (("--answer", "x.json"), "--answer needs --case ID"),
         (("--answer", "x.json", "--case", "lost-ticket"), "x.json cannot be read"),

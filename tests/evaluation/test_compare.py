@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluation.analyses import STAGES
 from evaluation.compare import compare_runs
 from evaluation.runner import evaluate
+from evaluation.statistics.exact_tests import Stratum, stratified_exact
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.presets import load_plan
 
@@ -46,7 +48,32 @@ def test_one_policy_each_is_compared_world_by_world(runs: Path) -> None:
     assert row["difference"]["reward"]["value"] == pytest.approx(reward)
     assert row["mcnemar"]["p"] == row["mcnemar"]["p_holm"] == pytest.approx(2 * 0.5**only_b)
     assert row["equivalence"]["p"] > 0.5
-    assert row["by_context"] is None
+    assert row["planned"] == WORLDS
+    assert row["incomplete"] == 0
+    # Without a context to resample, worlds are, and faults are the strata.
+    assert (row["bootstrap"]["by"], row["bootstrap"]["clusters"]) == ("world", WORLDS)
+    assert row["bootstrap"]["caveat"] == ""
+    strata = []
+    stages = np.array([STAGES[mode] for mode in left["mode"]])
+    for stage in np.unique(stages):
+        own = stages == stage
+        successes = (int(side["exactly_once"][own].sum()) for side in (right, left))
+        b, a = successes
+        strata.append(Stratum(b, int(own.sum()), a, int(own.sum())))
+    assert (row["stratified"]["by"], row["stratified"]["strata"]) == ("fault stage", 3)
+    assert row["stratified"]["p"] == pytest.approx(stratified_exact(strata))
+    # Every world a cluster of two: the difference of logits, and t on worlds - 1.
+    effect = row["gee"]["effects"][-1]
+    a, b = (float(side["exactly_once"].mean()) for side in (left, right))
+    assert effect["value"] == pytest.approx(np.log(b / (1 - b)) - np.log(a / (1 - a)), abs=1e-6)
+    assert "intercepts of contexts" in row["mixed"]["why"]
+    assert "two clusters" in row["exactly_once_a"]["clustered"]["why"]
+    # Both succeed always where the fate can be read at once.
+    assert "never varies" in row["shapley"]["resolved"]["why"]
+    share = row["shapley"]["unresolved"]
+    assert share["pseudo_r2"] == pytest.approx(share["shares"]["model"])
+    assert share["left_out"]["contract"] == "one level only"
+    assert "keep no actions" in row["first_actions"]["why"]
 
 
 def test_names_in_common_are_paired_on_the_worlds_in_common(runs: Path) -> None:
@@ -62,10 +89,17 @@ def test_names_in_common_are_paired_on_the_worlds_in_common(runs: Path) -> None:
 
 def test_contexts_are_resampled_whole(runs: Path) -> None:
     (row,) = compare_runs(runs / "native2", runs / "native")["rows"]
-    found = row["by_context"]
+    found = row["bootstrap"]
+    assert found["by"] == row["stratified"]["by"] == row["gee"]["by"] == "context"
     assert found["value"] == pytest.approx(row["difference"]["exactly_once"]["value"])
     assert found["low"] <= found["value"] <= found["high"]
     assert "too narrow" in found["caveat"]
+    assert "more than 250" in row["mixed"]["why"]
+    clustered = row["exactly_once_a"]["clustered"]
+    assert clustered["value"] == row["exactly_once_a"]["value"]
+    assert 0.0 <= clustered["icc"] <= 1.0
+    assert clustered["effective_n"] <= WORLDS
+    assert set(row["shapley"]["pooled"]["shares"]) == {"model", "contract", "fault stage"}
 
 
 def test_other_worlds_are_refused(runs: Path) -> None:
@@ -83,7 +117,11 @@ def test_on_the_command_line(
 ) -> None:
     a, b = str(runs / "a"), str(runs / "b")
     told = printed("compare", a, b)
-    assert "B minus A on the same worlds" in told
+    assert "wait:900 (B) minus wait:300 (A), 600 worlds" in told
+    assert "McNemar, exact" in told
+    assert "not defined: random intercepts" in told
+    several = printed("compare", str(runs / "part"), str(runs / "part"))
+    assert "B minus A, exactly-once success" in several
     row = json.loads(printed("compare", a, b, "--json", "-"))["rows"][0]
     assert row["n"] == WORLDS
     assert "is not A=B" in refusal("compare", a, b, "--pair", "wait:300")

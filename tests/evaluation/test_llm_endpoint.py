@@ -84,6 +84,8 @@ def test_an_answer_comes_as_plain_json_and_the_key_is_sent() -> None:
         ("reset", "connection", True, False),
         ("malformed", "malformed", True, False),
         ("truncated", "connection", True, False),
+        ("trickle", "timeout", True, False),
+        ("endless", "too_long", True, False),
     ],
 )
 def test_trouble_is_told_apart(trouble: str, kind: str, retry: bool, fatal: bool) -> None:
@@ -91,10 +93,56 @@ def test_trouble_is_told_apart(trouble: str, kind: str, retry: bool, fatal: bool
         FakeEndpoint(lambda r: Answer("hello"), Faults([trouble], slow_s=2.0)) as fake,
         pytest.raises(ProviderError) as found,
     ):
-        post(fake.base_url, timeout_s=0.3 if trouble == "slow" else 5.0)
+        post(fake.base_url, timeout_s=0.3 if trouble in ("slow", "trickle") else 5.0)
     assert (found.value.kind, found.value.retry, found.value.fatal) == (kind, retry, fatal)
     if trouble == "http_429":
         assert found.value.retry_after_s == 0.01
+
+
+def test_json_that_is_called_something_else_is_read() -> None:
+    with FakeEndpoint(lambda r: Answer("hello"), Faults(["labelled_html"])) as fake:
+        assert post(fake.base_url)["choices"][0]["message"]["content"] == "hello"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("localhost:8000", "does not begin with"),
+        ("ftp://localhost/v1", "does not begin with"),
+        ("http://", "names no host"),
+        ("http:///v1", "names no host"),
+        ("http://host:port/v1", "is no address"),
+        ("http://host:99999/v1", "is no address"),
+        ("http://host:0/v1", "port 0"),
+        ("http://ho st/v1", "a blank"),
+        ("http://host/v1?key=1", "no \\? or #"),
+        ("http://[::1/v1", "is no address"),
+        ("http://-host/v1", "names no host"),
+        ("http://hö.example/v1", "a blank or a character"),
+    ],
+)
+def test_a_malformed_address_is_refused_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch, url: str, why: str
+) -> None:
+    with pytest.raises(UserError, match=rf"^--base-url .*{why}"):
+        OpenAIEndpoint(url)
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(UserError, match=rf"^OPENAI_BASE_URL .*{why}"):
+        OpenAIEndpoint()
+
+
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    with pytest.raises(UserError) as found:
+        OpenAIEndpoint("http://me:hunter2@host/v1")
+    assert "hunter2" not in str(found.value)
+    assert "OPENAI_API_KEY" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8000/v1", "https://a.example/v1", "http://[::1]/v1"]
+)
+def test_addresses_are_taken(url: str) -> None:
+    assert OpenAIEndpoint(url).url == url
 
 
 def test_a_refused_connection_is_trouble_of_the_way() -> None:
@@ -253,10 +301,77 @@ def test_a_killed_run_goes_on_with_no_call_lost_or_paid_twice(run_cli: Any, tmp_
     assert (tmp_path / "killed" / FILE).exists()
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_keeps_the_answers_in_flight(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    def slowly(request: Request) -> Answer:
+        from evaluation.llm.fake import patient
+
+        found = patient(request)
+        return Answer(found.text, found.tool_calls, delay_s=0.2)
+
+    with FakeEndpoint(slowly) as fake:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "exactlyonce_env", *command(fake.base_url, tmp_path / "run")],
+            env=os.environ | {"OPENAI_API_KEY": KEY},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        deadline = time.monotonic() + 120
+        while fake.counts.get("/chat/completions", 0) < 20 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+        asked = fake.counts["/chat/completions"]
+    assert process.returncode == code
+    assert told.splitlines() == [
+        f"interrupted; finished work is kept in {tmp_path / 'run'}, run the same command to resume"
+    ]
+    with open_store(tmp_path / "run", readonly=True) as store:
+        assert store.spent().n_calls == asked
+
+
+def test_a_full_disk_is_one_line_and_what_was_kept_is_kept(tmp_path: Path) -> None:
+    with FakeEndpoint("patient") as fake:
+        words = command(fake.base_url, tmp_path / "run")
+        limited = (
+            "import resource, signal, sys\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))\n"
+            "from exactlyonce_env.cli import main\n"
+            f"sys.exit(main({words!r}))\n"
+        )
+        env = os.environ | {"OPENAI_API_KEY": KEY, "NUMBA_DISABLE_CACHING": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", limited], env=env, capture_output=True, text=True, check=False
+        )
+        asked = fake.counts["/chat/completions"]
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    with open_store(tmp_path / "run", readonly=True) as store:
+        assert 0 < store.spent().n_calls <= asked
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
         (["--max-usd", "1"], "--max-usd needs --price"),
+        (["--max-usd", "inf", "--price", "1,1"], "--max-usd must lie in"),
+        (["--max-tokens", "9" * 20], "--max-tokens must lie in"),
+        (["--price", "1,1e300"], "--price must lie in"),
+        (["--timeout", "inf"], "--timeout must lie in"),
+        (["--sockets", "1000000"], "--sockets must lie in"),
+        (["--retries", "1000000000"], "--retries must lie in"),
+        (["--concurrency", "1000000000"], "--concurrency must lie in"),
+        (["--answer-tokens", "9" * 20], "--answer-tokens must lie in"),
+        (["--temperature", "1e9"], "--temperature must lie in"),
+        (["--prompts", "aware,aware"], "names 'aware' twice"),
+        (["--policies", "llm:m+aware", "--prompt", "vanilla"], "names what --prompt names too"),
+        (["--policies", "llm:m+belief", "--belief"], "names what --belief names too"),
+        (["--policies", "llm:" + "m" * 300], "is no name of a model"),
         (["--price", "1"], "--price '1' is not IN,OUT"),
         (["--repeats", "0"], "--repeats must lie in"),
         (["--prompt", "kind"], "--prompt 'kind'"),

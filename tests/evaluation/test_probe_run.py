@@ -24,6 +24,7 @@ from evaluation.probe.responses import (
 )
 from evaluation.probe.run import Model, probe_policy, run_model, run_scripted
 from evaluation.probe.summary import summarise
+from evaluation.statistics.shares import wilson
 from evaluation.viewer.data import Transcripts
 from evaluation.viewer.index import Query
 from exactlyonce_env.cli.commands import COMMANDS, LazyCommand
@@ -272,6 +273,57 @@ def test_published_counts(tmp_path: Path) -> None:
     (row,) = summarise(complete)["totals"]
     assert [round(100 * end, 2) for end in row["ci"]["unsupported"]] == [57.41, 78.65]
     assert row["stops"] == 25
+    # One prompt tells nothing of a correlation within prompts.
+    assert "one prompt" in row["clustered"]["unsupported"]["why"]
+
+
+def test_draws_of_one_prompt_count_by_their_correlation(tmp_path: Path) -> None:
+    """One correlation for the policy, within prompts about their key condition's share."""
+    shared = {"policy": "p", "status": "valid"}
+    entries: list[dict[str, Any]] = []
+    for key, counts in (("omitted", (4, 1, 3)), ("valid", (0, 2, 1))):
+        for task, count in zip("abc", counts, strict=True):
+            for action, n in (("retry", count), ("stop", 4 - count)):
+                if n:
+                    entries.append(
+                        {**shared, "key": key, "task": task, "action": action, "count": n}
+                    )
+    rows = {row["key"]: row for row in summarise(lines(tmp_path / FILE, *entries))["totals"]}
+    # By hand: shares 8/12 and 3/12; squares between and within prompts about them.
+    means = [(4 / 4, 1 / 4, 3 / 4), (0 / 4, 2 / 4, 1 / 4)]
+    shares = [8 / 12, 3 / 12]
+    between = sum(4 * (m - s) ** 2 for ms, s in zip(means, shares, strict=True) for m in ms) / 5
+    within = sum(4 * m * (1 - m) for ms in means for m in ms) / 18
+    icc = (between - within) / (between + 3 * within)
+    for key, count in (("omitted", 8), ("valid", 3)):
+        found = rows[key]["clustered"]["retries"]
+        assert found["icc"] == pytest.approx(icc)
+        assert found["prompts"] == 3
+        assert found["effective_n"] == pytest.approx(12 / (1 + 3 * icc))
+        limits, _ = wilson(count, 12, icc=icc, mean_cluster_size=4)
+        assert (found["low"], found["high"]) == pytest.approx((limits.low, limits.high))
+
+
+def test_answers_that_never_vary_count_once_a_prompt(tmp_path: Path) -> None:
+    shared = {"policy": "p", "status": "valid", "action": "retry", "key": "omitted"}
+    found = lines(
+        tmp_path / FILE,
+        {**shared, "task": "a", "count": 5},
+        {**shared, "task": "b", "count": 4},
+        {"policy": "p", "status": "missing", "key": "omitted", "task": "b"},
+    )
+    (row,) = summarise(found)["totals"]
+    clustered = row["clustered"]["retries"]
+    assert (clustered["icc"], clustered["effective_n"]) == (1.0, 2.0)
+    # The missing response may have gone either way.
+    lower, _ = wilson(9, 10, icc=1.0, mean_cluster_size=5.0)
+    upper, _ = wilson(10, 10, icc=1.0, mean_cluster_size=5.0)
+    assert (clustered["low"], clustered["high"]) == (lower.low, upper.high)
+    once = lines(
+        tmp_path / FILE, {**shared, "task": "a"}, {**shared, "task": "b", "action": "stop"}
+    )
+    (row,) = summarise(once)["totals"]
+    assert row["clustered"]["retries"]["effective_n"] == 2.0
 
 
 def test_ranges_over_variants(tmp_path: Path) -> None:
@@ -470,7 +522,7 @@ def test_missing_responses_are_printed(
     [
         (("keycontrol",), "did you mean key-control"),
         (("key-control", "--policies", "nobody"), "unknown policy 'nobody'"),
-        (("key-control", "--policies", "always-retry,always-retry"), "is named twice"),
+        (("key-control", "--policies", "always-retry,always-retry"), "twice"),
         (("key-control", "--temperature", "1"), "--temperature is an option of language models"),
         (("key-control", "--show", "48"), "--show must lie in 0..47, not 48"),
         (("conformance", "--policies", "tenacity"), "unknown client 'tenacity'"),

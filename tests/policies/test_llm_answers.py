@@ -84,6 +84,18 @@ def test_a_belief_is_scaled_to_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("last", "valid"), [(0.30, True), (0.34, True), (0.29, False), (0.35, False)]
+)
+def test_a_belief_may_be_off_by_two_hundredths(last: float, valid: bool) -> None:
+    text = with_belief({"absent": 0.34, "committed": 0.34, "in_flight": last})
+    if valid:
+        assert parse_answer(text, WORDS, Variant(belief=True)).belief is not None
+    else:
+        with pytest.raises(InvalidAnswerError, match="sums to"):
+            parse_answer(text, WORDS, Variant(belief=True))
+
+
+@pytest.mark.parametrize(
     "belief",
     [
         None,
