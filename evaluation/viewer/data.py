@@ -16,7 +16,7 @@ from evaluation.cases.grading import OBSERVATIONS
 from evaluation.llm.store import FILE, open_store
 from evaluation.viewer.index import Index, Query
 from evaluation.viewer.moments import moments_of
-from evaluation.viewer.short import measures_of, short_of
+from evaluation.viewer.short import NAME, clipped, measures_of, short_of
 from evaluation.viewer.talk import talk_of
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.records import MEASURES
@@ -157,8 +157,8 @@ class Transcripts:
             "place": place,
             "around": where,
             "header": _header(place, document, calls),
-            "talk": talk,
-            "timeline": moments_of(document, talk),
+            "talk": clipped(talk),
+            "timeline": clipped(moments_of(document, talk)),
         }
 
     def call(self, place: str, number: int) -> dict[str, Any]:
@@ -184,12 +184,12 @@ def _header(
     names = MEASURES_OF[document["kind"]]
     return {
         **short_of(place, document),
-        "facts": _facts(document),
+        "facts": clipped(_facts(document), NAME),
         "reward": document.get("reward"),
         "measures": None if found is None else {name: found[name] for name in names},
         "checks": _checks(document, found),
         "seconds": sum(call["seconds"] for call in calls),
-        "reported": document.get("reported") or None,
+        "reported": clipped(document.get("reported") or None),
     }
 
 

@@ -253,9 +253,10 @@ class Index:
             where, values = self._where(query, but=facet)
             if facet in FLAGS:
                 names = self._flags(facet)
-                sums = ", ".join(["0", *(f"COALESCE(SUM(is_{name}), 0)" for name in names)])
-                row = self._db.execute(f"SELECT {sums} FROM found WHERE {where}", values).fetchone()
-                found = list(zip(names, names.values(), row[1:], strict=True))
+                # The count keeps the row where there is no episode, or no flag.
+                sums = "".join(f", COALESCE(SUM(is_{name}), 0)" for name in names)
+                counts = self._db.execute(f"SELECT COUNT(*){sums} FROM found WHERE {where}", values)
+                found = list(zip(names, names.values(), counts.fetchone()[1:], strict=True))
             else:
                 # Values that the other filters leave nothing of are listed all the same.
                 counts = self._db.execute(

@@ -8,7 +8,17 @@ from typing import Any
 from evaluation.cases.answers import claim_of
 from evaluation.cases.grading import OBSERVATIONS
 
-__all__ = ["OF_KIND", "OUTCOMES", "SIGNS", "Short", "measures_of", "outcomes_of", "short_of"]
+__all__ = [
+    "NAME",
+    "OF_KIND",
+    "OUTCOMES",
+    "SIGNS",
+    "Short",
+    "clipped",
+    "measures_of",
+    "outcomes_of",
+    "short_of",
+]
 
 EFFECTS = {
     "exactly_once": "exactly once",
@@ -46,6 +56,12 @@ SIGNS = {"invalid": "invalid answers", "trouble": "provider trouble"}
 SEARCHED = 8000
 """Characters of an episode that the search looks at."""
 
+LONGEST = 100_000
+"""Characters of a text that the page is sent; the request and response have the rest."""
+
+NAME = 300
+"""Characters of a name or of a line of the list."""
+
 Short = dict[str, Any]
 """The short fields of an episode."""
 
@@ -66,7 +82,7 @@ def short_of(place: str, document: Mapping[str, Any]) -> Short:
         "repeat": int(document["repeat"]),
         "outcomes": outcomes_of(document),
         "signs": _signs(document),
-        "did": _did(document),
+        "did": clipped(_did(document), NAME),
         "reason": str(document.get("invalid_reason") or document.get("reason") or ""),
         "duplicates": int(found.get("duplicates", 0)),
         "omissions": int(found.get("omissions", 0)),
@@ -79,6 +95,19 @@ def short_of(place: str, document: Mapping[str, Any]) -> Short:
         "invalid": int(document.get("invalid", 0)),
         "provider_errors": int(document.get("provider_errors", 0)),
     }
+
+
+def clipped(value: Any, most: int = LONGEST) -> Any:
+    """Texts cut to a length, wherever they stand in lists and objects."""
+    if isinstance(value, str):
+        if len(value) <= most:
+            return value
+        return f"{value[:most]}… ({len(value):,} characters in all)"
+    if isinstance(value, Mapping):
+        return {name: clipped(one, NAME if name == "tool" else most) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [clipped(one, most) for one in value]
+    return value
 
 
 def measures_of(document: Mapping[str, Any]) -> Mapping[str, Any] | None:

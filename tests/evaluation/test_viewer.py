@@ -711,6 +711,35 @@ def test_the_page_has_words_for_every_outcome_filter_and_role() -> None:
     assert set().union(*OF_KIND.values()) == set(OUTCOMES)
 
 
+def test_a_run_of_which_no_episode_has_ended_is_an_empty_list(tmp_path: Path) -> None:
+    page = listed(keep(tmp_path, {}))
+    assert (page["rows"], page["totals"]["episodes"]) == ([], 0)
+    assert counts(page, "outcome") == counts(page, "policy") == {}
+    assert counts(page, "signs") == {"invalid": 0, "trouble": 0}
+
+
+def test_texts_without_end_are_cut(tmp_path: Path) -> None:
+    long = "x" * 3_000_000
+    case = desk(
+        tmp_path,
+        "running-deduction",
+        [asks(*[(f"{long}{k}", json.dumps({"a": long})) for k in range(3)], text=long), long],
+    )
+    probe = probed(tmp_path, choose("stop", long))
+    policy = played(tmp_path, [choose("finish", long)])
+    acted(tmp_path, [asks(("finish", {"status": "completed", "summary": long}))])
+    page = listed(tmp_path)
+    assert len(json.dumps(page)) < 20_000
+    for row in page["rows"]:
+        episode = opened(tmp_path, row["place"])
+        assert len(json.dumps(episode)) < 1_500_000
+    talk = opened(tmp_path, policy)["talk"]
+    assert talk[-1]["answer"]["rationale"].endswith("x… (3,000,000 characters in all)")
+    assert len(opened(tmp_path, probe)["talk"][-1]["answer"]["rationale"]) < 101_000
+    call = next(e for e in opened(tmp_path, case)["talk"] if e["role"] == "call")
+    assert len(call["tool"]) < 400
+
+
 # --- the server -----------------------------------------------------------------------------------
 
 
