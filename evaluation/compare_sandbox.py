@@ -97,10 +97,11 @@ def _scripted(folder: Path) -> SandboxRun:
 
 def _agents(folder: Path, manifest: Manifest) -> SandboxRun:
     from evaluation.first_actions import first_action
+    from evaluation.llm.agent_folder import planned_cells
     from evaluation.llm.store import open_store
 
     names = [f.name for f in fields(Grade)]
-    cells = dict.fromkeys(_planned(manifest))
+    cells = dict.fromkeys(c for mine in planned_cells(manifest).values() for c in mine)
     found: dict[Cell, Episode] = {}
     actions: dict[Cell, str] = {}
     with open_store(folder, readonly=True) as store:
@@ -122,15 +123,6 @@ def _agents(folder: Path, manifest: Manifest) -> SandboxRun:
         found,
         lambda asked: {c: actions[c] for c in asked if c in actions},
     )
-
-
-def _planned(manifest: Manifest) -> list[Cell]:
-    """The cells that the last command of a run of agents asked for."""
-    from evaluation.llm.agent_run import Agent, agent_cells
-
-    factors = {k: v for k, v in manifest.config.items() if k not in ("kind", "agents")}
-    cells = agent_cells(Agent("any"), **factors)
-    return [replace(cell, policy=policy) for policy in manifest.policies for cell in cells]
 
 
 def _by_policy(cells: Mapping[Cell, Any]) -> dict[str, list[Cell]]:

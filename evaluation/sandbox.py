@@ -34,7 +34,19 @@ __all__ = [
     "summarise",
 ]
 
-BY = ("policy", "write")
+GROUPS = {
+    "policy": (
+        *("policy", "wrapper", "contract", "docs", "instruction", "operator", "first_send"),
+        "fault",
+    ),
+    "write": (
+        *("policy", "wrapper", "contract", "docs", "instruction", "operator", "first_send"),
+        *("fault", "task", "instance", "write"),
+    ),
+}
+"""Fields of a cell that a row keeps apart."""
+
+BY = tuple(GROUPS)
 """What a row stands for: all focal writes together, or each of them."""
 
 CHUNK = 24
@@ -206,7 +218,7 @@ def _run_chunk(cells: Sequence[Cell]) -> list[Episode]:
 def summarise(
     episodes: Sequence[Episode], twins: Mapping[Cell, Episode], by: str = "policy"
 ) -> list[dict[str, Any]]:
-    """One row for each policy, wrapper, contract and fault, or for each focal write of them.
+    """One row for each policy, every declared factor and fault, or for each focal write of them.
 
     Parameters
     ----------
@@ -228,16 +240,16 @@ def summarise(
     """
     groups: dict[tuple[Any, ...], list[Episode]] = {}
     for episode in episodes:
-        cell = episode.cell
-        key: tuple[Any, ...] = (cell.policy, cell.wrapper, cell.contract, cell.fault)
-        if by == "write":
-            key += (cell.task, cell.instance, cell.write)
-        groups.setdefault(key, []).append(episode)
-    names = ("policy", "wrapper", "contract", "fault", "task", "instance", "write")
+        groups.setdefault(group_of(episode.cell, by), []).append(episode)
     return [
-        dict(zip(names, key, strict=False)) | _row(members, twins)
+        dict(zip(GROUPS[by], key, strict=True)) | _row(members, twins)
         for key, members in groups.items()
     ]
+
+
+def group_of(cell: Cell, by: str) -> tuple[Any, ...]:
+    """The values of `GROUPS` of a cell."""
+    return tuple(getattr(cell, name) for name in GROUPS[by])
 
 
 AGENT = "agent:"

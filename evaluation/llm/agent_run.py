@@ -10,7 +10,7 @@ from typing import Any
 from evaluation.llm.agent_prompts import CONDITIONS, REFLECT, VERSION, system_text_of
 from evaluation.llm.calling import Calls, NoAnswerError
 from evaluation.llm.conversation import PROTOCOLS, open_conversation
-from evaluation.llm.running import Done, run_units, taken
+from evaluation.llm.running import Document, Done, run_units, taken
 from evaluation.llm.store import Store
 from evaluation.sandbox import AGENT, Cell, Episode, check_names, plan_worlds
 from exactlyonce_env.errors import UserError
@@ -233,17 +233,25 @@ async def _episode(agent: Agent, cell: Cell, calls: Calls, place: str) -> dict[s
                 talk.add_user(REFLECT)
     except NoAnswerError as error:
         reason, final = str(error), error.final
-    record = Hosted(place, session, wrapper=cell.wrapper).close()
+    return document_of(session, cell, agent.spec, reason, final, invalid) | taken(
+        calls.store.spent(place)
+    )
+
+
+def document_of(
+    session: Session, cell: Cell, policy: str, reason: str, final: bool, invalid: int
+) -> Document:
+    """An ended episode in JSON types, but for what it took."""
+    record = Hosted(place_of(cell), session, wrapper=cell.wrapper).close()
     assert record is not None
     return record | {
         "kind": "agent",
-        "policy": agent.spec,
+        "policy": policy,
         "repeat": cell.repeat,
         "status": "missing" if reason else "returned",
         "reason": reason,
         "final": final,
         "invalid": invalid,
-        **taken(calls.store.spent(place)),
         "cell": asdict(cell),
         "timeline": timeline(session),
     }

@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 
 from evaluation.llm.models import agreement_of
-from evaluation.sandbox import Cell, Episode, summarise
+from evaluation.sandbox import GROUPS, Cell, Episode, group_of, summarise
 
 __all__ = ["agent_rows"]
-
-BY_POLICY = ("policy", "wrapper", "contract", "fault")
-BY_WRITE = (*BY_POLICY, "task", "instance", "write")
 
 Key = tuple[Any, ...]
 
@@ -47,32 +44,28 @@ def agent_rows(
     ``provider_errors``, ``model_calls``, ``tokens``, ``usd``, and with repeats ``pass_hat_k``,
     ``kappa`` and ``agreement``.  A group of which nothing came back has a row all the same.
     """
-    names = BY_WRITE if by == "write" else BY_POLICY
+    names = GROUPS[by]
     groups: dict[Key, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(_key(cell, names), []).append(cell)
+        groups.setdefault(group_of(cell, by), []).append(cell)
     summed = {
         tuple(row[name] for name in names): row
         for row in summarise([found[c] for c in cells if c in found], found, by)
     }
     rows = []
     for key, members in groups.items():
-        row = summed.get(key) or dict(zip(names, key, strict=True)) | _nothing(key)
+        row = summed.get(key) or dict(zip(names, key, strict=True)) | _nothing(members[0])
         rows.append(row | _account(members, found, documents, stopped))
     return rows
 
 
-def _key(cell: Cell, names: Sequence[str]) -> Key:
-    return tuple(getattr(cell, name) for name in names)
-
-
-def _nothing(key: Key) -> dict[str, Any]:
+def _nothing(cell: Cell) -> dict[str, Any]:
     """The measures of a group of which nothing came back."""
     from evaluation.sandbox import FLAGS, NUMBERS
 
     measures = (*FLAGS, *NUMBERS)
     return {
-        "privileged": str(key[1]).endswith("-oracle"),
+        "privileged": cell.wrapper.endswith("-oracle"),
         "episodes": 0,
         "exactly_once_count": 0,
         "duplicate_count": 0,
@@ -123,7 +116,7 @@ def _outcomes(
     worlds: dict[Key, dict[int, bool]] = {}
     for cell in members:
         if cell in found:
-            key = (cell.docs, cell.task, cell.instance, cell.write, cell.fault)
+            key = (cell.task, cell.instance, cell.write, cell.fault)
             worlds.setdefault(key, {})[cell.repeat] = found[cell].grade.exactly_once
     whole = [runs for runs in worlds.values() if len(runs) == repeats]
     return np.array([[runs[k] for runs in whole] for k in range(repeats)], dtype=bool)

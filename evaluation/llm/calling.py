@@ -103,6 +103,9 @@ class Calls:
         limits: Limits | None = None,
     ) -> None:
         self.endpoint, self.store = endpoint, store
+        address = getattr(endpoint, "address", None)
+        if address is not None:
+            store.came_from(address)
         self.patience = patience or Patience()
         self.prices, self.limits = prices or Prices(), limits or Limits()
         spent = store.spent()

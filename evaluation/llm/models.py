@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,16 @@ import numpy.typing as npt
 from evaluation.columns import MEASURE_NAMES
 from evaluation.llm.calling import Calls, Limits, Prices
 from evaluation.llm.policy_run import documents_of, run_worlds, stored_worlds
+from evaluation.llm.spending import spending
 from evaluation.llm.store import Store, open_store
+from evaluation.llm.trial import trial_place
 from exactlyonce_env.errors import UserError, check_range
 from exactlyonce_env.plan import Plan
 from policies.llm.endpoint import Patience
 from policies.llm.policy import LLMPolicy
 from policies.llm.prompts import describe
 
-__all__ = ["Account", "ModelOptions", "account_of", "pooled", "run_models"]
+__all__ = ["Account", "ModelOptions", "account_of", "pooled", "run_models", "way_asked"]
 
 MAX_REPEATS = 1000
 MAX_CONCURRENCY = 4096
@@ -84,6 +86,10 @@ class Account:
         What the answers cost.
     stopped
         The budget that ended the run; empty: none did.
+    spent
+        All calls by use, as `evaluation.llm.spending.spending`.
+    addresses
+        Endpoints that answered, those of earlier commands included.
     documents
         Of each episode that was begun: world, actions, and the answers with a stated belief.
     """
@@ -101,6 +107,8 @@ class Account:
     tokens_out: int
     usd: float
     stopped: str
+    spent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
     documents: tuple[dict[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,10 +172,11 @@ def run_models(
         Where every request of a model would fail, or the folder holds another way of asking.
     """
     found = {}
+    tried: set[str] = set()
     for spec, policy in policies.items():
         endpoint = policy.connect()
         with open_store(folder, secrets=getattr(endpoint, "secrets", ())) as store:
-            store.same_way(spec, _way(policy))
+            store.same_way(spec, way_asked(policy))
             calls = Calls(
                 endpoint,
                 store,
@@ -185,7 +194,15 @@ def run_models(
                 concurrency=options.concurrency,
                 done=None if done is None else lambda d, s=spec: done(s, d),  # type: ignore[misc]
             )
-            found[spec] = account_of(store, spec, worlds, options.repeats, calls.stopped)
+            account = account_of(store, spec, worlds, options.repeats, calls.stopped)
+            # Variants of one model share the trial, which counts once.
+            trial = "" if policy.model in tried else trial_place(policy.model)
+            found[spec] = replace(
+                account,
+                spent=spending(store, spec, trial),
+                addresses=tuple(store.addresses),
+            )
+            tried.add(policy.model)
     return found
 
 
@@ -234,7 +251,7 @@ def account_of(
         sums["tokens_out"],
         usd,
         stopped,
-        tuple(documents),
+        documents=tuple(documents),
     )
 
 
@@ -306,7 +323,7 @@ def _kappa(table: npt.NDArray[np.float64]) -> float | None:
     return float(cohens_kappa(table, return_results=False))
 
 
-def _way(policy: LLMPolicy) -> dict[str, Any]:
+def way_asked(policy: LLMPolicy) -> dict[str, Any]:
     """How a model is asked, in JSON types."""
     settings = policy.settings
     return {

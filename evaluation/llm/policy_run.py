@@ -17,8 +17,8 @@ import numpy.typing as npt
 from evaluation.llm.calling import Calls, NoAnswerError
 from evaluation.llm.running import Document, Done, run_units, taken
 from evaluation.llm.store import Store
+from evaluation.llm.trial import way_of
 from exactlyonce_env.episode import Walk
-from exactlyonce_env.errors import UserError
 from exactlyonce_env.plan import Plan
 from exactlyonce_env.records import MEASURES
 from exactlyonce_env.replay_words import timeline
@@ -31,8 +31,6 @@ from policies.llm.prompts import NUDGES
 from policies.rollout import world_names
 
 __all__ = ["Returned", "place_of", "run_worlds", "stored_worlds"]
-
-PROBE_PLACE = "probe"
 
 KEPT = ("world", "reward", "context_index", "fault", "outcome")
 """Fields of a document that its row is made of."""
@@ -108,7 +106,7 @@ def run_worlds(
 
     async def find_way() -> None:
         nonlocal how
-        how = await _way(policy, calls)
+        how = await way_of(policy, calls)
 
     async def play(unit: tuple[int, int]) -> Document:
         world, repeat = unit
@@ -124,31 +122,6 @@ def run_worlds(
         done=done,
         before=find_way,
     )
-
-
-async def _way(policy: LLMPolicy, calls: Calls) -> str:
-    """How the endpoint is asked, which is tried once a run."""
-    name = f"answers of {policy.model}"
-    known = calls.store.fact(name)
-    if known is not None and policy.settings.answers == "auto" and _sampled(policy):
-        return known
-
-    async def ask(body: dict[str, Any]) -> dict[str, Any]:
-        return await calls.ask(f"{PROBE_PLACE}/{policy.model}", 0, CHAT, body)
-
-    try:
-        how = await policy.way_of_answering(calls.endpoint, ask)
-    except NoAnswerError as error:
-        if not error.final:
-            raise UserError(f"the endpoint gives no answer: {error}") from None
-        how = "text"
-    if _sampled(policy):
-        calls.store.set_fact(name, how)
-    return how
-
-
-def _sampled(policy: LLMPolicy) -> bool:
-    return policy.variant.scoring == "sampled"
 
 
 async def _episode(

@@ -169,6 +169,17 @@ class Store:
         n_calls, tokens_in, tokens_out, usd = calls
         return Spent(n_calls, tokens_in, tokens_out, usd, trouble)
 
+    def spent_by_place(self) -> Iterator[tuple[str, Spent, bool]]:
+        """What the calls of each place have cost, and whether its episode is finished."""
+        rows = self._db.execute(
+            "SELECT asked.place, SUM(n), SUM(tokens_in), SUM(tokens_out), SUM(usd), SUM(trouble),"
+            " EXISTS (SELECT 1 FROM episodes WHERE episodes.place = asked.place) FROM ("
+            "SELECT place, 1 AS n, tokens_in, tokens_out, usd, 0 AS trouble FROM calls UNION ALL"
+            " SELECT place, 0, 0, 0, 0.0, 1 FROM trouble) AS asked GROUP BY asked.place"
+        )
+        for place, *numbers, finished in rows:
+            yield place, Spent(*numbers), bool(finished)
+
     def calls(self, place: str) -> list[dict[str, Any]]:
         """The calls of an episode in order, each with its whole request."""
         found: list[dict[str, Any]] = []
@@ -249,6 +260,18 @@ class Store:
         """Keep it for the runs that go on here."""
         with self._writing():
             self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def came_from(self, address: str) -> None:
+        """Keep where answers come from."""
+        known = self.addresses
+        if address not in known:
+            self.set_fact("addresses", json.dumps([*known, address]))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the answers came from, in order of the first."""
+        found: list[str] = json.loads(self.fact("addresses") or "[]")
+        return found
 
     def same_way(self, spec: str, way: Mapping[str, Any]) -> None:
         """Refuse to mix answers that were asked for in different ways.

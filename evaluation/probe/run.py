@@ -14,6 +14,7 @@ from evaluation.llm.calling import Calls, NoAnswerError
 from evaluation.llm.models import ModelOptions
 from evaluation.llm.running import Document, Done, run_units, taken
 from evaluation.llm.store import Store, open_store
+from evaluation.llm.trial import way_of
 from evaluation.probe.answers import Decision, InvalidAnswerError, parse_decision
 from evaluation.probe.designs import Cell, Design
 from evaluation.probe.policies import Scripted, named_policy
@@ -194,7 +195,7 @@ def run_model(
 
         async def find_way() -> None:
             nonlocal how
-            how = await _way(model, policy, calls)
+            how = await way_of(policy, calls)
 
         async def play(unit: tuple[Cell, int]) -> Document:
             place = place_of(model.spec, design.name, *unit)
@@ -230,28 +231,6 @@ def run_model(
 def place_of(spec: str, design: str, cell: Cell, draw: int) -> str:
     """Where the call of a response is kept."""
     return f"{spec}/probe/{design}/{cell.name}/{draw}"
-
-
-async def _way(model: Model, policy: LLMPolicy, calls: Calls) -> str:
-    """How the endpoint is asked, which is tried once a folder."""
-    if model.settings.answers != "auto":
-        return model.settings.answers
-    name = f"answers of {model.name}"
-    known = calls.store.fact(name)
-    if known is not None:
-        return known
-
-    async def ask(body: dict[str, Any]) -> dict[str, Any]:
-        return await calls.ask(f"probe/{model.name}", 0, CHAT, body)
-
-    try:
-        how = await policy.way_of_answering(calls.endpoint, ask)
-    except NoAnswerError as error:
-        if not error.final:
-            raise UserError(f"the endpoint gives no answer: {error}") from None
-        how = "text"
-    calls.store.set_fact(name, how)
-    return how
 
 
 async def _response(

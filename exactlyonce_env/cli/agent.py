@@ -24,6 +24,7 @@ from exactlyonce_env.cli.models import (
     given_settings,
     model_options,
     print_accounts,
+    print_endpoints,
 )
 from exactlyonce_env.cli.options import OutFolder, split_list
 from exactlyonce_env.cli.output import (
@@ -33,11 +34,11 @@ from exactlyonce_env.cli.output import (
     write_json,
 )
 from exactlyonce_env.cli.progress import progress_bar
-from exactlyonce_env.errors import UserError
 
 if TYPE_CHECKING:
     from evaluation.llm.agent_run import Agent
     from evaluation.llm.models import ModelOptions
+    from evaluation.manifest import Status
     from evaluation.sandbox import Cell
 
 
@@ -149,59 +150,82 @@ def agent(
         "repeats": options.repeats,
     }
     console = human_console(json_target)
-    rows: list[dict[str, Any]] = []
     planned = {one: agent_cells(one, **factors) for one in agents}
-    lock = None
+    result: dict[str, Any] = {
+        "preset": "sandbox",
+        "by": by,
+        "protocol": protocol,
+        "rows": [],
+        "spent": {},
+    }
+    endpoints: dict[str, None] = {}
+    with _folder(out, agents, factors):
+        for one, cells in planned.items():
+            rows, spent, addresses = _run(one, cells, twins, options, out, by)
+            result["rows"] += rows
+            result["spent"][one.spec] = spent
+            endpoints |= dict.fromkeys(addresses)
+        if out is not None:
+            others = _others(out, [one.spec for one in agents], by)
+            write_json(result | {"rows": others + result["rows"]}, str(out / "summary.json"))
+    print_rows(console, result["rows"], by, "agents in the sandbox")
+    print_accounts(console, result["rows"], result["spent"], out is not None)
+    print_endpoints(console, endpoints)
     if out is not None:
-        from evaluation.run_folder import FolderLock
-
-        _refuse_other_run(out)
-        out.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(out)
-    for one, cells in planned.items():
-        wanted = list(dict.fromkeys([*(c.twin for c in cells), *cells])) if twins else cells
-        rows += _rows(one, cells, wanted, options, out, by)
-    result = {"preset": "sandbox", "by": by, "protocol": protocol, "rows": rows}
-    print_rows(console, rows, by, "agents in the sandbox")
-    print_accounts(console, rows)
-    if out is not None:
-        _keep(out, result, agents, factors)
         console.print(f"transcripts, manifest and summary are in {out}", markup=False)
     else:
         console.print("note: nothing is kept; with --out RUN every call is")
-    if lock is not None:
-        lock.release()
     if json_target is not None:
         write_json(result, json_target)
 
 
-def _refuse_other_run(out: Path) -> None:
-    """Refuse a file, and the folder of another kind of run, whose manifest would be lost."""
-    from evaluation.manifest import read_manifest
-    from evaluation.run_folder import manifest_path
+@contextmanager
+def _folder(
+    out: Path | None, agents: Sequence[Agent], factors: Mapping[str, Any]
+) -> Iterator[None]:
+    """Hold the run folder, whose manifest says how it ended."""
+    if out is None:
+        yield
+        return
+    from evaluation.llm.agent_folder import begin_folder
+    from evaluation.manifest import ended, write_manifest
+    from evaluation.run_folder import FolderLock, manifest_path, require_run_or_empty
 
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file, want a folder for the run")
-    path = manifest_path(out)
-    if path.exists() and read_manifest(path).config.get("kind") != "agent":
-        raise UserError(f"{out} holds a run that is none of agents: choose another folder")
+    require_run_or_empty(out)
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(out)
+    manifest = None
+    try:
+        manifest = begin_folder(out, agents, factors, typed_command())
+        yield
+        write_manifest(ended(manifest, "complete"), manifest_path(out))
+    except BaseException as error:
+        status: Status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        if manifest is not None:
+            write_manifest(ended(manifest, status), manifest_path(out))
+        raise
+    finally:
+        lock.release()
 
 
-def _rows(
+def _run(
     one: Agent,
     cells: Sequence[Cell],
-    wanted: Sequence[Cell],
+    twins: bool,
     options: ModelOptions,
     out: Path | None,
     by: str,
-) -> list[dict[str, Any]]:
-    """Run one agent and account for it."""
-    from evaluation.llm.agent_run import episodes_of, run_agent
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]], list[str]]:
+    """Run one agent and account for it: its rows, all its calls by use, and who answered."""
+    from evaluation.llm.agent_run import episodes_of, place_of, run_agent
     from evaluation.llm.agent_summary import agent_rows
     from evaluation.llm.calling import Calls
+    from evaluation.llm.spending import spending
     from evaluation.llm.store import open_store
     from policies.llm.policy import LLMPolicy
 
+    beside = [c for c in dict.fromkeys(cell.twin for cell in cells) if c not in set(cells)]
+    wanted = [*beside, *cells] if twins else list(cells)
     endpoint = LLMPolicy(one.model, settings=one.settings).connect()
     with open_store(out, secrets=getattr(endpoint, "secrets", ())) as store:
         store.same_way(one.spec, one.way())
@@ -215,7 +239,29 @@ def _rows(
         with _progress(len(wanted)) as done:
             run_agent(one, wanted, calls, concurrency=options.concurrency, done=done)
         found, documents = episodes_of(store, wanted)
-        return agent_rows(cells, found, documents, by, calls.stopped)
+        return (
+            agent_rows(cells, found, documents, by, calls.stopped),
+            spending(store, one.spec, twins={place_of(cell) for cell in beside}),
+            store.addresses,
+        )
+
+
+def _others(out: Path, here: Sequence[str], by: str) -> list[dict[str, Any]]:
+    """The rows of the folder's agents that earlier commands ran."""
+    from evaluation.llm.agent_folder import planned_cells
+    from evaluation.llm.agent_run import episodes_of
+    from evaluation.llm.agent_summary import agent_rows
+    from evaluation.llm.store import open_store
+    from evaluation.manifest import read_manifest
+    from evaluation.run_folder import manifest_path
+
+    rows = []
+    with open_store(out, readonly=True) as store:
+        for spec, cells in planned_cells(read_manifest(manifest_path(out))).items():
+            if spec not in here:
+                found, documents = episodes_of(store, [*(c.twin for c in cells), *cells])
+                rows += agent_rows(cells, found, documents, by)
+    return rows
 
 
 @contextmanager
@@ -231,22 +277,3 @@ def _progress(total: int) -> Iterator[Any]:
             advance(f"{document['policy']}: {share:.0%} exact, {counts['missing']} missing", 1)
 
         yield done
-
-
-def _keep(
-    out: Path, result: Mapping[str, Any], agents: Sequence[Agent], factors: Mapping[str, Any]
-) -> None:
-    """The manifest and the summary beside the transcripts."""
-    from evaluation.manifest import ended, new_manifest, write_manifest
-
-    config = {"kind": "agent", **factors, "agents": [one.way() for one in agents]}
-    manifest = new_manifest(
-        preset="sandbox",
-        config=config,
-        seed=0,
-        worlds=[(k, k + 1) for k in factors["instances"]],
-        policies=[one.spec for one in agents],
-        command=typed_command(),
-    )
-    write_manifest(ended(manifest, "complete"), out / "manifest.json")
-    write_json(result, str(out / "summary.json"))

@@ -29,6 +29,7 @@ from exactlyonce_env.cli.models import (
     model_options,
     print_accounts,
     print_beliefs,
+    print_endpoints,
     with_variants,
 )
 from exactlyonce_env.cli.options import (
@@ -215,16 +216,15 @@ def evaluate(
         "--by": by,
     }
     if preset == SANDBOX:
-        from exactlyonce_env.cli.sandbox_runs import evaluate_sandbox
+        from exactlyonce_env.cli.sandbox_runs import DEFAULT, evaluate_sandbox
 
         strays = {"--config": config, "--delays": delays, "--baseline": baseline}
         _refuse_strays(strays, "worlds of a preset")
-        kept = ("--base-url", "--prompt", "--menu", "--labels", "--scoring")
-        _refuse_strays({k: v for k, v in asking.items() if k not in kept}, "worlds of a preset")
-        if policies is not None:
-            variants = with_variants(split_list(policies, "--policies"), asking)
-            policies = ",".join(p if isinstance(p, str) else p.spec for p in variants)
-        evaluate_sandbox(policies, asked, out, json_target)
+        _refuse_strays({"--belief": belief or None}, "worlds of a preset")
+        chosen_here = DEFAULT if policies is None else split_list(policies, "--policies")
+        evaluate_sandbox(
+            with_variants(chosen_here, asking), asked, model_options(asking), out, json_target
+        )
         return
     _refuse_strays(asked, f"`evaluate {SANDBOX}`")
     from evaluation.runner import evaluate as run_evaluation
@@ -268,7 +268,11 @@ def evaluate(
         _add_beliefs(result["rows"], found)
     console = human_console(json_target)
     _print_rows(console, plan, result)
-    print_accounts(console, result["rows"])
+    result["spent"] = {spec: account.spent for spec, account in found.accounts.items()}
+    print_accounts(console, result["rows"], result["spent"], out is not None)
+    print_endpoints(
+        console, {url: None for account in found.accounts.values() for url in account.addresses}
+    )
     if belief:
         print_beliefs(console, result["rows"])
     _print_remarks(console, result)

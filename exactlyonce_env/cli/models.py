@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -209,8 +209,29 @@ def _factors(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(pairs) for pairs in product(*named)]
 
 
-def print_accounts(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A row for each language model: what was planned, what came back, and what it cost."""
+FACTOR_NAMES = ("wrapper", "contract", "docs", "instruction", "operator", "fault")
+"""What tells rows of one model apart, where rows have it."""
+
+
+def print_accounts(
+    console: Console,
+    rows: Sequence[Mapping[str, Any]],
+    spent: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    kept: bool,
+) -> None:
+    """A row for each language model: what was planned, what came back, and what it cost.
+
+    Parameters
+    ----------
+    console
+        Where it is printed.
+    rows
+        Rows of a result; only those of models count.
+    spent
+        By policy what `evaluation.llm.spending.spending` says of all its calls.
+    kept
+        Whether there is a folder in which a later command goes on.
+    """
     from rich.markup import escape
     from rich.table import Table
 
@@ -223,6 +244,9 @@ def print_accounts(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         "Missing episodes are in no figure above"
     )
     table.add_column("policy", no_wrap=True)
+    factors = [n for n in FACTOR_NAMES if len({row[n] for row in models if n in row}) > 1]
+    for name in factors:
+        table.add_column(name, no_wrap=True)
     headings = ("planned", "returned", "missing", "invalid", "provider", "calls", "tokens", "usd")
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -230,7 +254,7 @@ def print_accounts(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         for heading in ("pass^k", "kappa"):
             table.add_column(heading, justify="right")
     for row in models:
-        cells = [escape(row["policy"])]
+        cells = [escape(str(row[name])) for name in ("policy", *factors)]
         names = ("planned", "returned", "missing", "invalid", "provider_errors", "model_calls")
         cells += [f"{row[name]:,}" for name in (*names, "tokens")]
         cells.append(f"{row['usd']:.2f}" if row["usd"] else "")
@@ -241,12 +265,46 @@ def print_accounts(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in models:
         for reason, number in row["missing_reasons"].items():
             console.print(f"missing, {row['policy']}: {number} x {reason}", markup=False)
-        if row.get("stopped"):
-            console.print(
-                f"the budget {row['stopped']} ended {row['policy']}; the same command with a "
-                "higher one goes on",
-                markup=False,
-            )
+    for policy, stopped in {r["policy"]: r["stopped"] for r in models if "stopped" in r}.items():
+        goes_on = "the same command with a higher one goes on"
+        if not kept:
+            goes_on = "nothing is kept without --out RUN, so that a higher one begins anew"
+        console.print(f"the budget {stopped} ended {policy}; {goes_on}", markup=False)
+    for policy, uses in spent.items():
+        _print_spent(console, policy, uses)
+
+
+USES = {
+    "episodes": "finished episodes",
+    "twins": "their twins without a fault",
+    "unfinished": "unfinished episodes",
+    "trials": "trials of JSON schemas",
+}
+
+
+def _print_spent(console: Console, policy: str, uses: Mapping[str, Mapping[str, Any]]) -> None:
+    """Every call of a model, by what it was for."""
+    whole = uses["all"]
+    parts = [f"{w} {uses[use]['n_calls']:,}" for use, w in USES.items() if uses[use]["n_calls"]]
+    if not parts:
+        return
+    usd = f", ${whole['usd']:.2f}" if whole["usd"] else ""
+    console.print(
+        f"all calls of {policy}: {whole['n_calls']:,}, "
+        f"{whole['tokens_in'] + whole['tokens_out']:,} tokens{usd} ({', '.join(parts)})",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def print_endpoints(console: Console, addresses: Collection[str]) -> None:
+    """A note where answers of several endpoints stand side by side."""
+    if len(addresses) > 1:
+        console.print(
+            f"note: the answers came from {len(addresses)} endpoints: {', '.join(addresses)}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def print_beliefs(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:

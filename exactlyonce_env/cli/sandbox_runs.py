@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from exactlyonce_env.cli.models import print_accounts
 from exactlyonce_env.cli.options import split_list
 from exactlyonce_env.cli.output import (
     JsonTarget,
@@ -14,19 +16,24 @@ from exactlyonce_env.cli.output import (
     typed_command,
     write_json,
 )
+from exactlyonce_env.cli.progress import progress_bar
 from exactlyonce_env.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from evaluation.llm.models import ModelOptions
     from evaluation.sandbox import Cell, Episode
+    from policies.base import AnyPolicy
+    from policies.llm.policy import LLMPolicy
 
 MAX_INSTANCES = 100_000
 
 
 def evaluate_sandbox(
-    policies: str | None,
+    policies: Sequence[str | AnyPolicy],
     asked: Mapping[str, str | None],
+    options: ModelOptions,
     out: Path | None,
     json_target: JsonTarget,
 ) -> None:
@@ -41,6 +48,7 @@ def evaluate_sandbox(
     from exactlyonce_env.sandbox.contracts import FAULTS
     from exactlyonce_env.sandbox.session import OPERATORS
     from exactlyonce_env.sandbox.tasks import TASKS
+    from policies.llm.policy import LLMPolicy
 
     def listed(option: str, default: Sequence[str]) -> Sequence[str]:
         text = asked[option]
@@ -52,7 +60,7 @@ def evaluate_sandbox(
         if value not in choices:
             raise UserError(f"{option}: unknown {value!r}; choose from {', '.join(choices)}")
     cells = plan_cells(
-        policies=DEFAULT if policies is None else split_list(policies, "--policies"),
+        policies=[one if isinstance(one, str) else one.spec for one in policies],
         wrappers=listed("--wrapper", ("none",)),
         contracts=listed("--contract", ("native",)),
         faults=listed("--faults", FAULTS[1:]),
@@ -61,20 +69,36 @@ def evaluate_sandbox(
         first_send=asked["--first-send"] or "keyed",
         operator=operator,
     )
-    wanted = list(dict.fromkeys([*(cell.twin for cell in cells), *cells]))
-    found = _run(wanted, out)
-    rows = summarise([found[cell] for cell in cells], found, by)
-    result = {
+    models = {one.spec: one for one in policies if isinstance(one, LLMPolicy)}
+    scripted = [cell for cell in cells if cell.policy not in models]
+    wanted = list(dict.fromkeys([*(cell.twin for cell in scripted), *scripted]))
+    result: dict[str, Any] = {
         "preset": "sandbox",
         "first_send": asked["--first-send"] or "keyed",
         "operator": operator,
         "by": by,
-        "rows": rows,
     }
+    found = _run(wanted, out)
+    planned = list(scripted)
+    result["rows"] = summarise([found[cell] for cell in scripted], found, by)
+    for spec, model in models.items():
+        mine = [
+            replace(cell, repeat=repeat)
+            for repeat in range(options.repeats)
+            for cell in cells
+            if cell.policy == spec
+        ]
+        planned += mine
+        rows, spent, episodes = _run_model(model, mine, options, out, by)
+        result["rows"] += rows
+        result.setdefault("spent", {})[spec] = spent
+        found |= episodes
+    rows = result["rows"]
     console = human_console(json_target)
     print_rows(console, rows, by)
+    print_accounts(console, rows, result.get("spent", {}), out is not None)
     if out is not None:
-        _keep(out, result, wanted, found)
+        _keep(out, result, planned, found)
         console.print(f"episodes, manifest and summary are in {out}", markup=False)
     if json_target is not None:
         write_json(result, json_target)
@@ -129,17 +153,66 @@ def _run(wanted: Sequence[Cell], out: Path | None) -> dict[Cell, Episode]:
     return found
 
 
+def _run_model(
+    model: LLMPolicy,
+    cells: Sequence[Cell],
+    options: ModelOptions,
+    out: Path | None,
+    by: str,
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]], dict[Cell, Episode]]:
+    """Run a language model: its rows, all its calls by use, and its episodes."""
+    from evaluation.llm.agent_run import episodes_of, place_of
+    from evaluation.llm.agent_summary import agent_rows
+    from evaluation.llm.calling import Calls
+    from evaluation.llm.models import way_asked
+    from evaluation.llm.recovery_run import run_recovery
+    from evaluation.llm.spending import spending
+    from evaluation.llm.store import open_store
+    from evaluation.llm.trial import trial_place
+    from evaluation.sandbox_store import append_episodes, load_episodes
+
+    beside = [c for c in dict.fromkeys(cell.twin for cell in cells) if c not in set(cells)]
+    endpoint = model.connect()
+    with open_store(out, secrets=getattr(endpoint, "secrets", ())) as store:
+        store.same_way(model.spec, way_asked(model))
+        calls = Calls(
+            endpoint,
+            store,
+            patience=options.patience,
+            prices=options.prices,
+            limits=options.limits,
+        )
+        with progress_bar(len(beside) + len(cells), begin=model.spec) as advance:
+            run_recovery(
+                model,
+                [*beside, *cells],
+                calls,
+                concurrency=options.concurrency,
+                done=lambda document: advance(document["policy"], 1),
+            )
+        found, documents = episodes_of(store, [*beside, *cells])
+        rows = agent_rows(cells, found, documents, by, calls.stopped)
+        spent = spending(
+            store, model.spec, trial_place(model.model), {place_of(cell) for cell in beside}
+        )
+    if out is not None:
+        held = load_episodes(out)
+        append_episodes(out, [episode for cell, episode in found.items() if cell not in held])
+    return rows, spent, found
+
+
 def _keep(
     out: Path,
     result: Mapping[str, Any],
-    wanted: Sequence[Cell],
+    cells: Sequence[Cell],
     found: Mapping[Cell, Episode],
 ) -> None:
     """Write the table of episodes, the summary and the manifest."""
     from evaluation.manifest import ended, new_manifest, write_manifest
     from evaluation.sandbox_store import write_table
 
-    write_table(out, (found[cell] for cell in wanted))
+    wanted = list(dict.fromkeys([*(cell.twin for cell in cells), *cells]))
+    write_table(out, (found[cell] for cell in wanted if cell in found))
     settings = {
         name: sorted({getattr(cell, name) for cell in wanted})
         for name in ("contract", "fault", "first_send", "instance", "operator", "task", "wrapper")
@@ -166,15 +239,15 @@ def print_rows(
     from rich.markup import escape
     from rich.table import Table
 
+    from evaluation.sandbox import GROUPS
+
     table = Table(
         title=title,
         caption="shares of triggered episodes with 95 % intervals; * sees hidden state",
         title_justify="left",
         caption_justify="left",
     )
-    names = ["policy", "wrapper", "contract", "fault"]
-    names += ["task", "instance", "write"] if by == "write" else []
-    names = [n for n in names if n == "policy" or len({row[n] for row in rows}) > 1]
+    names = [n for n in GROUPS[by] if n == "policy" or len({row[n] for row in rows}) > 1]
     for name in names:
         table.add_column(name, no_wrap=True)
     for heading in ("n", "exactly once %", "duplicated", "unresolved %", "overclaimed %"):

@@ -50,6 +50,8 @@ SECRET_LENGTH = 12
 SHOWN = 300
 """Characters of a provider's message that are kept."""
 
+DEFAULT_URL = "https://api.openai.com/v1"
+
 MAX_ANSWER_BYTES = 16 << 20
 """Longest body of an answer [bytes]."""
 
@@ -143,6 +145,11 @@ class OpenAIEndpoint:
         self._gate: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         _sdk()
+
+    @property
+    def address(self) -> str:
+        """Where requests go."""
+        return self.url or DEFAULT_URL
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -68,6 +68,8 @@ class LLMPolicy(Policy):
         self.variant = self._default if variant is None else variant
         self._endpoint = endpoint
         self._answers: str | None = None
+        self.invalid = 0
+        """Invalid answers that `act` has met."""
 
     @property
     def spec(self) -> str:
@@ -87,6 +89,12 @@ class LLMPolicy(Policy):
             settings or self.settings,
             self._endpoint,
         )
+
+    def through(self, endpoint: Endpoint, answers: str) -> LLMPolicy:
+        """The same model by way of ``endpoint``, where it is known how it is asked."""
+        other = LLMPolicy(self.model, self.variant, self.settings, endpoint)
+        other._answers = answers
+        return other
 
     def connect(self) -> Endpoint:
         """Who answers.
@@ -146,6 +154,7 @@ class LLMPolicy(Policy):
             try:
                 answer: Answer = question.read(response)
             except InvalidAnswerError as wrong:
+                self.invalid += 1
                 complaints.append((question.text(response), str(wrong)))
                 continue
             return int(answer.action), answer.seconds
@@ -164,7 +173,7 @@ class LLMPolicy(Policy):
         """
         if self.variant.scoring == "likelihood":
             return "options" if self.model == LOCAL else "letters"
-        if self.settings.answers != "auto":
+        if self._answers is None and self.settings.answers != "auto":
             return self.settings.answers
         if self._answers is None:
             body = probe_body(self.model, self.settings)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evaluation.llm.agent_folder import begin_folder, planned_cells
 from evaluation.llm.agent_prompts import REFLECT, system_text_of
 from evaluation.llm.agent_run import Agent, agent_cells, episodes_of, place_of, run_agent
 from evaluation.llm.agent_summary import agent_rows
 from evaluation.llm.calling import Calls
+from evaluation.llm.spending import spending
 from evaluation.llm.store import Store, open_store
+from evaluation.manifest import read_manifest
 from exactlyonce_env.errors import UserError
 from exactlyonce_env.sandbox.carrying_out import first_arguments
 from exactlyonce_env.sandbox.session import Session
@@ -235,3 +240,123 @@ def test_unknown_names_are_refused() -> None:
         Agent("toy", "kind")
     with pytest.raises(UserError, match="--protocol"):
         Agent("toy", protocol="smtp")
+
+
+@pytest.mark.parametrize(
+    ("calls", "wrong"),
+    [
+        ("no list", 1),
+        ([1, None, []], 3),
+        ([{"id": "c", "type": "function"}], 1),
+        ([{"id": "c", "type": "function", "function": {"name": 7, "arguments": "{}"}}], 0),
+        ([{"id": {}, "function": {"name": "list_charges", "arguments": None}}], 1),
+    ],
+)
+def test_malformed_calls_are_invalid_and_harm_nothing(calls: object, wrong: int) -> None:
+    def script(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        found = chat(None, [DONE])
+        if turns_so_far(body) == 0:
+            found["choices"][0]["message"]["tool_calls"] = calls
+        return found
+
+    with open_store(None) as store:
+        (document,), _, _ = run(script, store)
+    assert document["status"] == "returned"
+    assert document["ended_by"] == "finish"
+    assert document["invalid"] == wrong
+
+
+def test_a_long_name_of_a_call_is_cut() -> None:
+    def script(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return chat(None, [("x" * 10**6, "{}") if turns_so_far(body) == 0 else DONE])
+
+    with open_store(None) as store:
+        (document,), toy, _ = run(script, store)
+    assert len(document["calls"][0]["tool"]) == 200
+    assert len(json.dumps(toy.bodies[-1]["messages"])) < 20_000
+
+
+def test_declared_factors_are_never_pooled() -> None:
+    with open_store(None) as store:
+        _, _, cells = run(
+            lambda path, body: chat(None, [DONE]),
+            store,
+            faults=["timeout_post"],
+            docs=["default", "explicit"],
+        )
+        found, documents = episodes_of(store, cells)
+        rows = agent_rows(cells, found, documents)
+    assert [(row["docs"], row["planned"]) for row in rows] == [("default", 3), ("explicit", 3)]
+
+
+def test_names_and_lists_that_fit_nothing_are_refused() -> None:
+    for name in ("", "  ", "x" * 300, "toy+aware", "toy+responses"):
+        with pytest.raises(UserError, match="model"):
+            Agent(name)
+    with pytest.raises(UserError, match="--writes: unknown 'nope'; choose from charge_0"):
+        agent_cells(Agent("toy"), tasks=[TASK], writes=["nope"])
+    with pytest.raises(UserError, match="no write of these tasks"):
+        agent_cells(Agent("toy"), tasks=[TASK], faults=["partial_batch"])
+
+
+def test_every_call_is_accounted_for_by_its_use() -> None:
+    """Finished episodes, their twins, one that got no answer half way, and the trial."""
+
+    agent = Agent("toy")
+    with open_store(None) as store:
+        run(lambda path, body: chat(None, [DONE]), store, agent, faults=["timeout_post", "ok"])
+        twins = {place_of(cell) for cell in agent_cells(agent, tasks=[TASK], faults=["ok"])}
+        calls = Calls(Toy(lambda path, body: chat("x")), store)
+        asyncio.run(calls.ask("agent:toy/half/way", 0, "/chat/completions", {"messages": []}))
+        asyncio.run(calls.ask("probe/toy", 0, "/chat/completions", {"messages": []}))
+        asyncio.run(calls.ask("agent:toy+aware/x", 0, "/chat/completions", {"messages": []}))
+        store.note("agent:toy/half/way", 1, "http_500", "down")
+        found = spending(store, agent.spec, "probe/toy", twins)
+    assert {use: row["n_calls"] for use, row in found.items()} == {
+        "episodes": 3,
+        "twins": 1,
+        "unfinished": 1,
+        "trials": 1,
+        "all": 6,
+    }
+    assert found["unfinished"]["provider_errors"] == 1
+    assert found["all"]["tokens_in"] == 600
+
+
+FACTORS: dict[str, Any] = {
+    "wrappers": ["none"],
+    "contracts": ["native"],
+    "faults": ["timeout_post"],
+    "tasks": [TASK],
+    "instances": [0],
+    "writes": None,
+    "docs": ["default"],
+    "instruction": "default",
+    "operator": "answers",
+    "repeats": 1,
+}
+
+
+def test_a_folder_of_agents_is_one_configuration_that_may_grow(tmp_path: Path) -> None:
+    first = begin_folder(tmp_path, [Agent("a")], FACTORS, ["exactlyonce", "agent"])
+    assert read_manifest(tmp_path / "manifest.json").status == "running"
+    assert list(planned_cells(first)["agent:a"]) == agent_cells(Agent("a"), **FACTORS)
+    second = begin_folder(tmp_path, [Agent("b")], FACTORS, ["exactlyonce", "agent"])
+    assert second.policies == ("agent:a", "agent:b")
+    assert [one.status for one in second.earlier] == ["interrupted"]
+    both = [Agent("a"), Agent("b")]
+    grown = begin_folder(tmp_path, both, FACTORS | {"instances": [0, 1], "repeats": 2}, [])
+    assert sum(len(cells) for cells in planned_cells(grown).values()) == 28
+    for agents, other, words in (
+        (both, FACTORS | {"docs": ["explicit"], "instances": [0, 1], "repeats": 2}, "docs"),
+        (both, FACTORS | {"instances": [0, 1]}, "holds 2 repeats, asked for 1"),
+        (both, FACTORS | {"repeats": 2}, "holds worlds 0:2, asked for 0:1"),
+        (both[:1], FACTORS | {"instances": [0, 1, 2], "repeats": 2}, "also holds policy 'agent:b'"),
+        (both[:1], FACTORS | {"instances": [0, 1], "repeats": 3}, "also holds 'agent:b'"),
+    ):
+        with pytest.raises(UserError, match=words):
+            begin_folder(tmp_path, agents, other, [])
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "notes.txt").write_text("x")
+    with pytest.raises(UserError, match="no run folder"):
+        begin_folder(tmp_path / "strange", both, FACTORS, [])
