@@ -156,7 +156,8 @@ def mixed_model(
         (n,) labels.
 
     Fitted by variational Bayes with a normal prior on the fixed effects (standard deviation 2) and
-    a log-normal one on the deviations, so that it exists where a factor decides success.
+    a log-normal one on the deviations, so that it exists where a factor decides success.  Its
+    factors are independent, which makes its limits too narrow: docs/statistics.md says how far.
 
     Source: statsmodels' BinomialBayesMixedGLM, after T. S. Jaakkola and M. I. Jordan (2000), Stat.
     Comput. 10:25-37.
@@ -183,9 +184,10 @@ def mixed_model(
     model = BinomialBayesMixedGLM(
         flags, matrix, sparse.hstack(blocks, "csr"), np.array(kinds), vcp_p=1.0, fe_p=2.0
     )
-    # The fit starts where it is told to; its own start is drawn anew every time.
+    # statsmodels draws a start anew every time, and its BFGS keeps a square matrix and may diverge.
     start = np.zeros(matrix.shape[1] + 2 + len(kinds))
-    fit = _quietly(lambda: model.fit_vb(mean=start, sd=np.full(len(start), 0.6)))
+    begin = {"mean": start, "sd": np.full(len(start), 0.6)}
+    fit = _quietly(lambda: model.fit_vb(**begin, fit_method="L-BFGS-B"))
     if not np.isfinite([*fit.fe_mean, *fit.fe_sd, *fit.vcp_mean]).all():
         raise UserError("the mixed model has no finite fit")
     effects = tuple(

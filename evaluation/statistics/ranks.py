@@ -60,17 +60,19 @@ def kendall_tau_b(
     for name, values in (("x", x), ("y", y)):
         if not all(math.isfinite(value) for value in values):
             raise UserError(f"{name} holds something that is no finite number")
-    sides = []
+    rooms = []
     for name, values, missing in (("missing_x", x, missing_x), ("missing_y", y, missing_y)):
         if missing and len(missing) != len(values):
             raise UserError(f"{name} needs {len(values)} numbers, not {len(missing)}")
         if not all(is_count(m) for m in missing):
             raise UserError(f"{name} must hold whole numbers from 0 on")
-        room = missing or [0] * len(values)
-        sides.append([[v + k for k in range(m + 1)] for v, m in zip(values, room, strict=True)])
-    total = math.prod(len(options) for side in sides for options in side)
-    if total > MAX_COMPLETIONS:
-        raise UserError(f"{total:,} completions are more than {MAX_COMPLETIONS:,}")
+        rooms.append(list(missing) or [0] * len(values))
+    if math.prod(m + 1 for room in rooms for m in room) > MAX_COMPLETIONS:
+        raise UserError(f"the missing responses have more than {MAX_COMPLETIONS:,} completions")
+    sides = [
+        [[v + k for k in range(m + 1)] for v, m in zip(values, room, strict=True)]
+        for values, room in zip((x, y), rooms, strict=True)
+    ]
     found, undefined = [], 0
     for one in product(*sides[0]):
         for other in product(*sides[1]):

@@ -94,7 +94,8 @@ def test_contexts_are_resampled_whole(runs: Path) -> None:
     assert found["value"] == pytest.approx(row["difference"]["exactly_once"]["value"])
     assert found["low"] <= found["value"] <= found["high"]
     assert "too narrow" in found["caveat"]
-    assert "more than 250" in row["mixed"]["why"]
+    assert set(row["mixed"]["sd"]) == {"context", "context x world"}
+    assert row["mixed"]["effects"][-1]["value"] * found["value"] > 0.0
     clustered = row["exactly_once_a"]["clustered"]
     assert clustered["value"] == row["exactly_once_a"]["value"]
     assert 0.0 <= clustered["icc"] <= 1.0
