@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from evaluation.paired import holm
+from evaluation.probe.designs import LEVELS
 from evaluation.probe.responses import Response
 from evaluation.probe.summary import MEASURES, Tally, summarise
 from evaluation.statistics.exact_tests import Stratum, stratified_exact
@@ -32,9 +33,9 @@ def report(responses: Sequence[Response]) -> dict[str, Any]:
     Returns
     -------
     ``cells``, ``totals`` and ``ranges`` as `evaluation.probe.summary.summarise`; ``contrasts``
-    between every two labels, by policy, key condition and measure: arms, Newcombe difference with
-    its envelope, the exact test stratified by task with the largest p over the missing responses,
-    and Holm's adjustment within each measure; ``ranks``: Kendall's tau-b between the orders of the
+    between every two labels, the stronger one minus the weaker, by policy, key condition and
+    measure: arms, Newcombe difference with its envelope, the exact test stratified by task with the
+    largest p over the missing responses, and Holm's adjustment within each measure; ``ranks``: Kendall's tau-b between the orders of the
     policies under every two labels.
     """
     return summarise(responses) | {
@@ -64,7 +65,8 @@ def _contrasts(responses: Sequence[Response]) -> list[dict[str, Any]]:
     rows = []
     for measure, group in product(MEASURES, groups):
         labels = [key[3] for key in whole if key[:3] == group]
-        for one, other in combinations(labels, 2):
+        # The stronger label first, so that a rise with the label is positive.
+        for one, other in combinations(sorted(labels, key=LEVELS["label"].index, reverse=True), 2):
             arms = (
                 _arm(whole[(*group, one)], measure),
                 _arm(whole[(*group, other)], measure),
