@@ -280,7 +280,7 @@ def first_reissues_s(plan: Plan, policy: Policy, seed: int, ids: NDArray[np.int6
     The sending of the original, where a policy does that, is no re-issue.
     """
     first_s = np.full(len(ids), np.nan)
-    for running, views, kinds, _ in _played(plan, policy, seed, ids):
+    for running, views, kinds, _ in played(plan, policy, seed, ids):
         again = np.isin(kinds, (Action.RETRY, Action.KEYED_RETRY)) & (views["n_attempts"] > 0)
         again &= np.isnan(first_s[running])
         first_s[running[again]] = views["clock_s"][again]
@@ -360,7 +360,7 @@ def agreement(
     -------
     Ten mappings with ``decile``, ``share`` (None where ``n`` is 0) and ``n``, views.
     """
-    steps = [(v, k, s) for _, v, k, s in _played(solution.plan, policy, seed, ids)]
+    steps = [(v, k, s) for _, v, k, s in played(solution.plan, policy, seed, ids)]
     views, kinds, seconds = (np.concatenate(part) for part in zip(*steps, strict=True))
     distinct, places = distinct_views(views)
     first = np.unique(places, return_index=True)[1]  # the same view always gets the same action
@@ -420,8 +420,12 @@ def told(plan: Plan) -> dict[str, Any]:
 Step = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int8], Floats]
 
 
-def _played(plan: Plan, policy: Policy, seed: int, ids: NDArray[np.int64]) -> Iterator[Step]:
-    """Each round of decisions: which worlds still run, their views, kinds and seconds chosen."""
+def played(plan: Plan, policy: Policy, seed: int, ids: NDArray[np.int64]) -> Iterator[Step]:
+    """Play worlds ``ids`` (n,), a round of decisions at a time.
+
+    Yields which worlds still run (m,), their views (m,), and the kinds (m,) and seconds (m,) of the
+    actions chosen [s].
+    """
     wanted = np.ascontiguousarray(ids, dtype=np.int64)
     n = len(wanted)
     seen, truths = np.zeros(n, dtype=VIEW), np.zeros(n, dtype=TRUTH)

@@ -35,8 +35,8 @@ def report(responses: Sequence[Response]) -> dict[str, Any]:
     ``cells``, ``totals`` and ``ranges`` as `evaluation.probe.summary.summarise`; ``contrasts``
     between every two labels, the stronger one minus the weaker, by policy, key condition and
     measure: arms, Newcombe difference with its envelope, the exact test stratified by task with the
-    largest p over the missing responses, and Holm's adjustment within each measure; ``ranks``: Kendall's tau-b between the orders of the
-    policies under every two labels.
+    largest p over the missing responses, and Holm's adjustment within each measure; ``ranks``:
+    Kendall's tau-b between the orders of the policies under every two labels.
     """
     return summarise(responses) | {
         "contrasts": _contrasts(responses),
