@@ -74,7 +74,7 @@ def _print(console: Console, found: Mapping[str, Any]) -> None:
             " - ".join(row["labels"]),
             counts,
             f"{shown} [{100 * row['low']:+.2f}, {100 * row['high']:+.2f}]",
-            "" if row["p"] is None else f"{row['p']:.3g}",
+            row["p_why"] if row["p"] is None else f"{row['p']:.3g}",
             f"{row['p_holm']:.3g}" if "p_holm" in row else "",
         )
     if found["contrasts"]:

@@ -82,6 +82,20 @@ def test_missing_responses_widen_everything(told: Callable[..., dict[str, Any]])
     assert row["p_holm"] == row["p"]
 
 
+def test_a_test_that_cannot_be_made_says_why(told: Callable[..., dict[str, Any]]) -> None:
+    found = told(
+        *counts("m", 3, 10, label="absent", task="a"), *counts("m", 4, 10, label="weak", task="b")
+    )
+    assert {(row["p"], row["p_why"]) for row in found["contrasts"]} == {
+        (None, "the labels share no task")
+    }
+    many = told(
+        *counts("m", 0, 400, label="absent", missing=300),
+        *counts("m", 0, 400, label="weak", missing=300),
+    )
+    assert all("assignments" in row["p_why"] for row in many["contrasts"])
+
+
 def test_orders_of_policies(told: Callable[..., dict[str, Any]]) -> None:
     lines = [
         line
