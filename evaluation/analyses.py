@@ -56,8 +56,8 @@ RESAMPLES = 2000
 MAX_CLUSTER = 3000
 """Episodes of one cluster that the clustered model takes: its errors need a square matrix."""
 
-MAX_CELLS = 250
-"""Combinations of task and instance that the mixed model takes: some ten seconds."""
+MAX_CELLS = 5000
+"""Combinations of task and instance that the mixed model takes, some ten seconds."""
 
 MAX_LEVELS = 200
 """Levels of a factor that the pseudo-R squared is shared out over."""

@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from evaluation.analyses import STAGES, Matched, analyses, clustered_share, compared, tested, told
 from evaluation.compare_sandbox import SandboxRun, kind_of, open_sandbox_run, paired_row
+from evaluation.first_decisions import decision_equivalence
 from evaluation.intervals import share_interval
 from evaluation.paired import holm
 from evaluation.paired_counts import PairCounts, accounted, count_pairs
+from evaluation.statistics.checks import or_why
 from evaluation.store import Run, open_run
 from exactlyonce_env.errors import UserError
 
@@ -89,9 +91,9 @@ def compare_runs(
     ``n``, what is missing and what it may have changed (`evaluation.paired_counts.envelope`), the
     share of exactly-once success on either side with its intervals, the paired differences, the
     exact McNemar test with Holm's adjustment over the rows, two one-sided tests of equivalence, and
-    everything of `evaluation.analyses.analyses`, with contexts or tasks as clusters.  Of whole
-    tasks also success without a fault, and the first actions of either side in worlds that look
-    alike, as `evaluation.first_actions.equivalence`.
+    everything of `evaluation.analyses.analyses`, with contexts or tasks as clusters; the first
+    actions of either side in worlds that look alike, as
+    `evaluation.first_actions.matched_equivalence`.  Of whole tasks also success without a fault.
 
     Raises
     ------
@@ -159,7 +161,10 @@ def _row(first: Run, second: Run, pair: tuple[str, str], margin: float) -> dict[
         "difference": {name: compared(left[name], right[name]) for name in (*FLAGS, *MEASURES)},
         **tested(counts, margin),
         **analyses(_matched(left, right)),
-        "first_actions": {"why": "runs of a preset's worlds keep no actions"},
+        "first_actions": {
+            side: or_why(lambda r=run, p=policy: decision_equivalence(r, p, left["world"].tolist()))  # type: ignore[misc]
+            for side, run, policy in (("a", first, pair[0]), ("b", second, pair[1]))
+        },
     }
 
 

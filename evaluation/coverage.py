@@ -256,12 +256,12 @@ def _pairs() -> Iterator[Study]:
         yield Study("paired shares", setting, p_b - p_c, draw=draw)
     for n, law in product((10, 100), ("normal", "exponential")):
 
-        def draw_mean(rng: np.random.Generator, n: int = n, law: str = law) -> Limits:
+        def draw_means(rng: np.random.Generator, n: int = n, law: str = law) -> Limits:
             values = rng.normal(1.0, 1.0, n) if law == "normal" else rng.exponential(1.0, n)
             found = mean_interval(values)
             return found.low, found.high
 
-        yield Study("paired means, t", f"n {n}, {law} differences", 1.0, draw=draw_mean)
+        yield Study("paired means, t", f"n {n}, {law} differences", 1.0, draw=draw_means)
 
 
 # --- clusters -------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import combinations
 from typing import Any
 
@@ -15,7 +15,7 @@ from exactlyonce_env.errors import UserError
 from exactlyonce_env.sandbox.tools import KEY
 from exactlyonce_env.vocabulary import GROUPS
 
-__all__ = ["equivalence", "first_action", "replayed_actions"]
+__all__ = ["Worlds", "equivalence", "first_action", "matched_equivalence", "replayed_actions"]
 
 GROUP_OF = {
     mode.name.lower(): group
@@ -92,6 +92,10 @@ def replayed_actions(cells: Iterable[Cell]) -> dict[Cell, str]:
     return found
 
 
+Worlds = Mapping[str, Mapping[Hashable, Mapping[str, Mapping[int, str]]]]
+"""First actions by group of faults, place (what matched worlds share), fault and repeat."""
+
+
 def equivalence(actions: Mapping[Cell, str]) -> dict[str, Any]:
     """Whether an agent treats worlds alike that look alike until its first action.
 
@@ -102,29 +106,46 @@ def equivalence(actions: Mapping[Cell, str]) -> dict[str, Any]:
 
     Returns
     -------
-    ``agreement`` by group of faults: share of equal first actions ``across`` matched worlds and
-    ``within`` independent runs of one world, with the pairs behind them; ``tests``: for every two
-    faults of a group the total variation distance between the first actions, its p by permutation
-    within pairs, and Holm's adjustment over all of them.
+    As `matched_equivalence`; a group is one of faults that cannot be told apart.
     """
-    worlds: dict[str, dict[Cell, dict[str, list[str]]]] = {}
+    worlds: dict[str, dict[Hashable, dict[str, dict[int, str]]]] = {}
     for cell, action in actions.items():
         group = GROUP_OF.get(cell.fault)
         if group is not None:
             place = replace(cell, fault=group, repeat=0)
             runs = worlds.setdefault(group, {}).setdefault(place, {})
-            runs.setdefault(cell.fault, []).append(action)
+            runs.setdefault(cell.fault, {})[cell.repeat] = action
+    return matched_equivalence(worlds)
+
+
+def matched_equivalence(worlds: Worlds) -> dict[str, Any]:
+    """Agreement on first actions across matched worlds, and whether faults differ in them.
+
+    Returns
+    -------
+    ``agreement`` by group: share of equal first actions ``across`` matched worlds and ``within``
+    independent runs of one world, with the pairs behind them; ``tests``: for every two faults of a
+    group the total variation distance between the first actions, its p by permutation within
+    pairs, and Holm's adjustment over all of them.
+
+    Raises
+    ------
+    UserError
+        Where no group is there.
+    """
+    if not worlds:
+        raise UserError("no fault was met that looks like another one")
     agreement = {
         group: or_why(lambda places=places: _agreement(places))  # type: ignore[misc]
         for group, places in worlds.items()
     }
-    if not worlds:
-        raise UserError("no fault was met that looks like another one")
-    return {"agreement": agreement, "tests": _tests(actions)}
+    return {"agreement": agreement, "tests": _tests(worlds)}
 
 
-def _agreement(places: Mapping[Cell, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
-    found = first_action_agreement([list(runs.values()) for runs in places.values()])
+def _agreement(places: Mapping[Hashable, Mapping[str, Mapping[int, str]]]) -> dict[str, Any]:
+    found = first_action_agreement(
+        [[list(runs.values()) for runs in faults.values()] for faults in places.values()]
+    )
     told: dict[str, Any] = {
         "across": found.across,
         "within": found.within if found.pairs_within else None,
@@ -136,29 +157,22 @@ def _agreement(places: Mapping[Cell, Mapping[str, Sequence[str]]]) -> dict[str, 
     return told
 
 
-def _tests(actions: Mapping[Cell, str]) -> list[dict[str, Any]]:
+def _tests(worlds: Worlds) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    by_fault: dict[str, dict[Cell, str]] = {}
-    for cell, action in actions.items():
-        by_fault.setdefault(cell.fault, {})[replace(cell, fault="")] = action
-    for one, other in combinations(by_fault, 2):
-        if one not in GROUP_OF or GROUP_OF[one] != GROUP_OF.get(other):
-            continue
-        shared = [cell for cell in by_fault[one] if cell in by_fault[other]]
-        if shared:
-            found = total_variation_test(
-                [by_fault[one][cell] for cell in shared],
-                [by_fault[other][cell] for cell in shared],
-            )
-            rows.append(
-                {
-                    "group": GROUP_OF[one],
-                    "faults": [one, other],
-                    "pairs": found.pairs,
-                    "distance": found.distance,
-                    "p": found.p,
-                }
-            )
+    for group, places in worlds.items():
+        faults = dict.fromkeys(fault for runs in places.values() for fault in runs)
+        for one, other in combinations(faults, 2):
+            pairs = [
+                (action, runs[other][repeat])
+                for runs in places.values()
+                if one in runs and other in runs
+                for repeat, action in runs[one].items()
+                if repeat in runs[other]
+            ]
+            if pairs:
+                first, second = zip(*pairs, strict=True)
+                found = total_variation_test(first, second)
+                rows.append({"group": group, "faults": [one, other], **asdict(found)})
     for row, adjusted in zip(rows, holm([row["p"] for row in rows]) if rows else (), strict=True):
         row["p_holm"] = float(adjusted)
     return rows

@@ -9,8 +9,8 @@ in the same way as a preset: against the one bound that is best over all of its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 
 from evaluation.bounds import BestWait, deltas_s
 from evaluation.intervals import Estimate, mean_interval, paired_mean_interval
+from evaluation.statistics.checks import or_why
+from evaluation.statistics.seeds import performance_profile, seed_measures
 from exactlyonce_env.actions import KINDS, SECONDS
 from exactlyonce_env.batch import act_batch, begin_batch
 from exactlyonce_env.delays import Component, Empirical, Law, LogNormal, Mixture, Weibull
+from exactlyonce_env.errors import UserError
 from exactlyonce_env.plan import checked_seed
 from exactlyonce_env.presets import load_plan
 from exactlyonce_env.records import DOCUMENTED_QUANTILES, N_TERMS, TRUTH, VIEW
@@ -277,7 +280,7 @@ def first_reissues_s(plan: Plan, policy: Policy, seed: int, ids: NDArray[np.int6
     The sending of the original, where a policy does that, is no re-issue.
     """
     first_s = np.full(len(ids), np.nan)
-    for running, views, kinds, _ in _played(plan, policy, seed, ids):
+    for running, views, kinds, _ in played(plan, policy, seed, ids):
         again = np.isin(kinds, (Action.RETRY, Action.KEYED_RETRY)) & (views["n_attempts"] > 0)
         again &= np.isnan(first_s[running])
         first_s[running[again]] = views["clock_s"][again]
@@ -306,6 +309,43 @@ def persistence(errors: Floats, modes: NDArray[np.int8] | None = None) -> list[d
     return found
 
 
+PROFILE_AT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0)
+"""Shares of the gap at which the performance profile is told."""
+
+
+def across_seeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Closed gaps over presets and training seeds: the measures of `evaluation.statistics.seeds`.
+
+    Parameters
+    ----------
+    rows
+        ``preset``, ``seed`` and ``gap_closed`` of each policy; presets without a gap are left out.
+
+    Returns
+    -------
+    ``tasks``: the presets, ``runs``: the seeds that all of them have; ``iqm``, ``mean``, ``median``
+    and ``optimality_gap`` of the closed gaps with their limits; ``profile``: the share of policies
+    that closed more than each threshold.  Or ``why`` there is none.
+    """
+
+    def found() -> dict[str, Any]:
+        gaps: dict[str, dict[int, float]] = {}
+        for row in rows:
+            if row["gap_closed"] is not None:
+                gaps.setdefault(row["preset"], {})[row["seed"]] = row["gap_closed"]
+        if not gaps:
+            raise UserError("no preset leaves a gap to close")
+        runs = sorted(set.intersection(*(set(by_seed) for by_seed in gaps.values())))
+        scores = [[by_seed[seed] for by_seed in gaps.values()] for seed in runs]
+        if len(runs) < 2:
+            raise UserError("one training seed says nothing of the spread over seeds")
+        measures = {name: asdict(one) for name, one in seed_measures(scores).items()}
+        profile = asdict(performance_profile(scores, PROFILE_AT))
+        return {"tasks": list(gaps), "runs": runs, **measures, "profile": profile}
+
+    return or_why(found)
+
+
 def agreement(
     solution: Solution, policy: Policy, seed: int, ids: NDArray[np.int64]
 ) -> list[dict[str, Any]]:
@@ -320,7 +360,7 @@ def agreement(
     -------
     Ten mappings with ``decile``, ``share`` (None where ``n`` is 0) and ``n``, views.
     """
-    steps = [(v, k, s) for _, v, k, s in _played(solution.plan, policy, seed, ids)]
+    steps = [(v, k, s) for _, v, k, s in played(solution.plan, policy, seed, ids)]
     views, kinds, seconds = (np.concatenate(part) for part in zip(*steps, strict=True))
     distinct, places = distinct_views(views)
     first = np.unique(places, return_index=True)[1]  # the same view always gets the same action
@@ -380,8 +420,12 @@ def told(plan: Plan) -> dict[str, Any]:
 Step = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int8], Floats]
 
 
-def _played(plan: Plan, policy: Policy, seed: int, ids: NDArray[np.int64]) -> Iterator[Step]:
-    """Each round of decisions: which worlds still run, their views, kinds and seconds chosen."""
+def played(plan: Plan, policy: Policy, seed: int, ids: NDArray[np.int64]) -> Iterator[Step]:
+    """Play worlds ``ids`` (n,), a round of decisions at a time.
+
+    Yields which worlds still run (m,), their views (m,), and the kinds (m,) and seconds (m,) of the
+    actions chosen [s].
+    """
     wanted = np.ascontiguousarray(ids, dtype=np.int64)
     n = len(wanted)
     seen, truths = np.zeros(n, dtype=VIEW), np.zeros(n, dtype=TRUTH)

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from evaluation.paired import holm
+from evaluation.probe.designs import LEVELS
 from evaluation.probe.responses import Response
 from evaluation.probe.summary import MEASURES, Tally, summarise
 from evaluation.statistics.exact_tests import Stratum, stratified_exact
@@ -32,10 +33,10 @@ def report(responses: Sequence[Response]) -> dict[str, Any]:
     Returns
     -------
     ``cells``, ``totals`` and ``ranges`` as `evaluation.probe.summary.summarise`; ``contrasts``
-    between every two labels, by policy, key condition and measure: arms, Newcombe difference with
-    its envelope, the exact test stratified by task with the largest p over the missing responses,
-    and Holm's adjustment within each measure; ``ranks``: Kendall's tau-b between the orders of the
-    policies under every two labels.
+    between every two labels, the stronger one minus the weaker, by policy, key condition and
+    measure: arms, Newcombe difference with its envelope, the exact test stratified by task with the
+    largest p over the missing responses, and Holm's adjustment within each measure; ``ranks``:
+    Kendall's tau-b between the orders of the policies under every two labels.
     """
     return summarise(responses) | {
         "contrasts": _contrasts(responses),
@@ -61,10 +62,11 @@ def _contrasts(responses: Sequence[Response]) -> list[dict[str, Any]]:
     whole = _tallies(responses, "key", "original", "label")
     by_task = _tallies(responses, "key", "original", "label", "task")
     groups = dict.fromkeys(key[:3] for key in whole)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for measure, group in product(MEASURES, groups):
         labels = [key[3] for key in whole if key[:3] == group]
-        for one, other in combinations(labels, 2):
+        # The stronger label first, so that a rise with the label is positive.
+        for one, other in combinations(sorted(labels, key=LEVELS["label"].index, reverse=True), 2):
             arms = (
                 _arm(whole[(*group, one)], measure),
                 _arm(whole[(*group, other)], measure),
@@ -81,9 +83,13 @@ def _contrasts(responses: Sequence[Response]) -> list[dict[str, Any]]:
                     "difference": [found.smallest, found.largest],
                     "low": found.low,
                     "high": found.high,
-                    "p": _stratified_p(by_task, group, one, other, measure),
+                    "p": None,
                 }
             )
+            try:
+                rows[-1]["p"] = _stratified_p(by_task, group, one, other, measure)
+            except UserError as error:
+                rows[-1]["p_why"] = str(error)
     for measure in MEASURES:
         family = [r for r in rows if r["measure"] == measure and r["p"] is not None]
         for row, adjusted in zip(family, holm([r["p"] for r in family]), strict=True):
@@ -97,8 +103,14 @@ def _stratified_p(
     one: str,
     other: str,
     measure: str,
-) -> float | None:
-    """The largest p over the missing responses; None where there are too many to go through."""
+) -> float:
+    """The largest p over the missing responses.
+
+    Raises
+    ------
+    UserError
+        Where the labels share no task, and where there are too many assignments to go through.
+    """
     tasks = [
         key[4] for key in by_task if key[:4] == (*group, one) and (*group, other, key[4]) in by_task
     ]
@@ -107,8 +119,10 @@ def _stratified_p(
         for task in tasks
     ]
     arms = [arm for pair in pairs for arm in pair]
-    if not arms or prod(arm.missing + 1 for arm in arms) > MAX_ASSIGNMENTS:
-        return None
+    if not arms:
+        raise UserError("the labels share no task")
+    if prod(arm.missing + 1 for arm in arms) > MAX_ASSIGNMENTS:
+        raise UserError(f"more than {MAX_ASSIGNMENTS:,} assignments of the missing responses")
     worst = 0.0
     for extra in product(*(range(arm.missing + 1) for arm in arms)):
         counts = [arm.count + more for arm, more in zip(arms, extra, strict=True)]

@@ -48,7 +48,15 @@ from evaluation.probe.replay import same_key_of
 from exactlyonce_env.errors import UserError, unknown
 from exactlyonce_env.files import write_atomically
 
-__all__ = ["FILE", "STATUSES", "Response", "merge_responses", "read_responses", "write_responses"]
+__all__ = [
+    "ANY_TASK",
+    "FILE",
+    "STATUSES",
+    "Response",
+    "merge_responses",
+    "read_responses",
+    "write_responses",
+]
 
 FILE = "responses.jsonl"
 """Name of the file in a run folder."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from evaluation.probe.designs import Cell, Variant
 from evaluation.probe.replay import OUTCOMES, WORLDS, expand
-from evaluation.probe.responses import Response
+from evaluation.probe.responses import ANY_TASK, Response
 from evaluation.statistics.clusters import intraclass_correlation
 from evaluation.statistics.shares import clopper_pearson, wilson
 from exactlyonce_env.errors import UserError
@@ -162,7 +162,7 @@ def _correlations(
     Each response counts as its distance from the share of its key condition, so that the
     conditions' differences are none of the prompts'.  Estimates below zero count as zero.  Where
     every condition has one answer only, it is not defined and taken as 1, so that only prompts
-    count; None where no condition has two prompts.
+    count; None where no condition has two prompts, and where the responses do not say their tasks.
     """
     found: dict[tuple[str, str], dict[str, float | None]] = {}
     for who in dict.fromkeys(key[:2] for key in prompts):
@@ -173,7 +173,7 @@ def _correlations(
 
 def _correlation(prompts: Mapping[Cell, Tally], name: str) -> float | None:
     conditions = Counter(cell.variant.condition for cell in prompts)
-    if max(conditions.values()) < 2:
+    if max(conditions.values()) < 2 or any(cell.task == ANY_TASK for cell in prompts):
         return None
     values: list[float] = []
     labels: list[int] = []
@@ -197,7 +197,7 @@ def _correlation(prompts: Mapping[Cell, Tally], name: str) -> float | None:
 
 def _clustered(tally: Tally, name: str, icc: float | None, prompts: Sequence[Cell]) -> Any:
     if icc is None:
-        return {"why": "one prompt a key condition tells nothing of a correlation within prompts"}
+        return {"why": "a correlation within prompts takes two prompts or more whose task is known"}
     size = tally.planned / len(prompts)
     low, high = (
         wilson(count, tally.planned, icc=icc, mean_cluster_size=size)

@@ -11,6 +11,13 @@ from exactlyonce_env.errors import UserError
 __all__ = ["check_confidence", "check_count", "completions", "is_count", "or_why"]
 
 
+LARGEST = 1e100
+"""Numbers from here on are refused: their squares and sums would overflow."""
+
+MAX_N = 1_000_000_000
+"""Largest number of trials: every count up to it is exact in floating arithmetic."""
+
+
 def is_count(number: Any) -> bool:
     """Whether something is a whole number from 0 on; true and false are none."""
     return isinstance(number, int) and not isinstance(number, bool) and number >= 0
@@ -18,6 +25,8 @@ def is_count(number: Any) -> bool:
 
 def check_count(count: int, n: int, name: str = "count", missing: int = 0) -> None:
     """Refuse a count that is no whole number in 0..n, or that leaves no room for what is missing.
+
+    n is at most `MAX_N`.
 
     Raises
     ------
@@ -29,6 +38,8 @@ def check_count(count: int, n: int, name: str = "count", missing: int = 0) -> No
             raise UserError(f"{what} must be a whole number from 0 on, not {number!r}")
     if n < 1:
         raise UserError(f"n of {name} must be at least 1: there is no share of nothing")
+    if n > MAX_N:
+        raise UserError(f"n of {name} must be at most {MAX_N:,}")
     if count + missing > n:
         more = f" + {missing} missing" if missing else ""
         raise UserError(f"{name} {count}{more} exceeds n = {n}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evaluation.statistics.checks import check_confidence
+from evaluation.statistics.checks import LARGEST, check_confidence
 from exactlyonce_env.errors import UserError
 
 __all__ = ["Bootstrap", "cluster_bootstrap", "intraclass_correlation"]
@@ -142,7 +142,7 @@ def _grouped(
             f"values and clusters must be two lists of one length, not of shapes "
             f"{numbers.shape} and {labels.shape}"
         )
-    if not np.isfinite(numbers).all():
-        raise UserError("values must be finite numbers")
+    if not (np.abs(numbers) < LARGEST).all():
+        raise UserError(f"values must be finite numbers below {LARGEST:g}")
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     return numbers, codes, sizes

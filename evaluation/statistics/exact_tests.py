@@ -13,6 +13,9 @@ from exactlyonce_env.errors import UserError
 
 __all__ = ["Equivalence", "Stratum", "stratified_exact", "tost_paired"]
 
+MAX_SUPPORT = 100_000
+"""Counts of arm 1 that are possible in all: the convolution takes their square."""
+
 TOST_CONFIDENCE = 0.90
 """Level of the interval that goes with two one-sided tests at 5 %."""
 
@@ -40,7 +43,7 @@ def stratified_exact(strata: Sequence[Stratum]) -> float:
     Raises
     ------
     UserError
-        For no stratum, and counts outside their n.
+        For no stratum, counts outside their n, and more possible counts than `MAX_SUPPORT`.
     """
     from scipy.stats import hypergeom
 
@@ -52,6 +55,8 @@ def stratified_exact(strata: Sequence[Stratum]) -> float:
         check_count(stratum.count2, stratum.n2, f"count2 of stratum {number}")
         events = stratum.count1 + stratum.count2
         low, high = max(0, events - stratum.n2), min(stratum.n1, events)
+        if len(pmf) + high - low > MAX_SUPPORT:
+            raise UserError(f"more than {MAX_SUPPORT:,} counts of arm 1 are possible")
         support = np.arange(low, high + 1)
         own = hypergeom.pmf(support, stratum.n1 + stratum.n2, events, stratum.n1)
         pmf = np.convolve(pmf, own)

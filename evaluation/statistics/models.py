@@ -17,6 +17,9 @@ from exactlyonce_env.errors import UserError
 __all__ = ["Effect", "MixedFit", "gee", "mixed_model", "shapley_shares"]
 
 
+DECISIVE = 10.0
+"""A deviation of random intercepts [log odds] from which on they leave nothing to chance."""
+
 NO_SPREAD = 1e-6
 """Standard errors below this are rounding: all clusters say the same."""
 
@@ -156,7 +159,8 @@ def mixed_model(
         (n,) labels.
 
     Fitted by variational Bayes with a normal prior on the fixed effects (standard deviation 2) and
-    a log-normal one on the deviations, so that it exists where a factor decides success.
+    a log-normal one on the deviations, so that it exists where a factor decides success.  Its
+    factors are independent, which makes its limits too narrow: docs/statistics.md says how far.
 
     Source: statsmodels' BinomialBayesMixedGLM, after T. S. Jaakkola and M. I. Jordan (2000), Stat.
     Comput. 10:25-37.
@@ -164,7 +168,8 @@ def mixed_model(
     Raises
     ------
     UserError
-        For lists of other lengths, and success that never or always comes.
+        For lists of other lengths, success that never or always comes, and a fit that does not
+        settle, as where tasks or instances decide success.
     """
     from scipy import sparse
     from statsmodels.genmod.bayes_mixed_glm import BinomialBayesMixedGLM
@@ -183,16 +188,18 @@ def mixed_model(
     model = BinomialBayesMixedGLM(
         flags, matrix, sparse.hstack(blocks, "csr"), np.array(kinds), vcp_p=1.0, fe_p=2.0
     )
-    # The fit starts where it is told to; its own start is drawn anew every time.
+    # statsmodels draws a start anew every time, and its BFGS keeps a square matrix and may diverge.
     start = np.zeros(matrix.shape[1] + 2 + len(kinds))
-    fit = _quietly(lambda: model.fit_vb(mean=start, sd=np.full(len(start), 0.6)))
-    if not np.isfinite([*fit.fe_mean, *fit.fe_sd, *fit.vcp_mean]).all():
-        raise UserError("the mixed model has no finite fit")
+    begin = {"mean": start, "sd": np.full(len(start), 0.6)}
+    fit = _quietly(lambda: model.fit_vb(**begin, fit_method="L-BFGS-B"))
+    deviations = np.exp(np.asarray(fit.vcp_mean))
+    settled = fit.optim_retvals.success and np.isfinite([*fit.fe_mean, *fit.fe_sd]).all()
+    if not (settled and deviations.max() < DECISIVE):
+        raise UserError("the mixed model does not settle: tasks or instances decide success")
     effects = tuple(
         Effect(name, float(m), float(s), float(m - 1.96 * s), float(m + 1.96 * s), math.nan)
         for name, m, s in zip(names, fit.fe_mean, fit.fe_sd, strict=True)
     )
-    deviations = np.exp(np.asarray(fit.vcp_mean))
     return MixedFit(
         effects, dict(zip(("task", "task x instance"), map(float, deviations), strict=True))
     )

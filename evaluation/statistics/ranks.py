@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,6 +14,10 @@ from exactlyonce_env.errors import UserError
 __all__ = ["Agreement", "kendall_tau_b"]
 
 MAX_COMPLETIONS = 200_000
+"""Completions of a side."""
+
+MAX_ORDERS = 50_000
+"""Pairs of orders that tau-b is computed of."""
 
 
 @dataclass(frozen=True)
@@ -60,28 +65,42 @@ def kendall_tau_b(
     for name, values in (("x", x), ("y", y)):
         if not all(math.isfinite(value) for value in values):
             raise UserError(f"{name} holds something that is no finite number")
-    sides = []
+    rooms = []
     for name, values, missing in (("missing_x", x, missing_x), ("missing_y", y, missing_y)):
         if missing and len(missing) != len(values):
             raise UserError(f"{name} needs {len(values)} numbers, not {len(missing)}")
         if not all(is_count(m) for m in missing):
             raise UserError(f"{name} must hold whole numbers from 0 on")
-        room = missing or [0] * len(values)
-        sides.append([[v + k for k in range(m + 1)] for v, m in zip(values, room, strict=True)])
-    total = math.prod(len(options) for side in sides for options in side)
-    if total > MAX_COMPLETIONS:
-        raise UserError(f"{total:,} completions are more than {MAX_COMPLETIONS:,}")
+        rooms.append(list(missing) or [0] * len(values))
+    if any(math.prod(m + 1 for m in room) > MAX_COMPLETIONS for room in rooms):
+        raise UserError(f"a side has more than {MAX_COMPLETIONS:,} completions")
+    # Only the order counts, and few orders come of many completions.
+    orders = [
+        Counter(
+            _order([v + k for v, k in zip(values, more, strict=True)])
+            for more in product(*(range(m + 1) for m in room))
+        )
+        for values, room in zip((x, y), rooms, strict=True)
+    ]
+    if len(orders[0]) * len(orders[1]) > MAX_ORDERS:
+        raise UserError(f"the completions have more than {MAX_ORDERS:,} pairs of orders")
     found, undefined = [], 0
-    for one in product(*sides[0]):
-        for other in product(*sides[1]):
+    for one, n_one in orders[0].items():
+        for other, n_other in orders[1].items():
             value = _tau(one, other)
             if math.isnan(value):
-                undefined += 1
+                undefined += n_one * n_other
             else:
                 found.append(value)
     if not found:
         raise UserError("tau-b is not defined: one side is all ties")
     return Agreement(min(found), max(found), undefined)
+
+
+def _order(values: Sequence[float]) -> tuple[int, ...]:
+    """The rank of each value among the different ones."""
+    ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
+    return tuple(ranks[value] for value in values)
 
 
 def _tau(x: Sequence[float], y: Sequence[float]) -> float:

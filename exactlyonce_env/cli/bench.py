@@ -88,9 +88,13 @@ def bench(
     if coverage:
         from exactlyonce_env.cli.coverage import coverage as measure_coverage
 
-        given: dict[str, Any] = {"--learning": learning or None, "--models": models or None}
-        given |= {"--presets": presets, "--seeds": seeds, "--out": out, "--worlds": worlds}
-        stray = next((name for name, value in given.items() if value is not None), None)
+        asked: dict[str, Any] = {
+            "--learning": learning or None,
+            "--models": models or None,
+            "--seeds": seeds,
+        }
+        asked |= {"--presets": presets, "--out": out, "--worlds": worlds}
+        stray = next((name for name, value in asked.items() if value is not None), None)
         if stray is not None:
             raise UserError(f"--coverage takes --repetitions and --json only, not {stray}")
         measure_coverage(repetitions, json_target)

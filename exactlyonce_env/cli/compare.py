@@ -264,7 +264,7 @@ def _print_shares(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     table = _table(
         "What explains exactly-once success: shares of McFadden's pseudo-R squared",
         "Shapley shares of a logistic model without interactions; they sum to the whole",
-        ("A", "B", "faults"),
+        ("A, B", "faults") if len(rows) > 1 else ("faults",),
         ("episodes", *factors, "all"),
     )
     whys: list[str] = []
@@ -276,8 +276,7 @@ def _print_shares(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
                 continue
             shares = [part["shares"].get(factor) for factor in factors]
             table.add_row(
-                row["a"],
-                row["b"],
+                *([f"{row['a']}, {row['b']}"] if len(rows) > 1 else []),
                 words,
                 f"{part['n']:,}",
                 *("" if share is None else f"{share:.3f}" for share in shares),
@@ -295,10 +294,11 @@ def _print_shares(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 def _print_first_actions(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     table = _table(
         "First actions in worlds that look alike",
-        "across: share equal over matched worlds; within: over independent runs of one world; "
-        "distance: largest total variation between two faults, with the smallest p (Holm)",
-        ("policy", "run", "group"),
-        ("across %", "pairs", "within %", "pairs", "distance", "p (Holm)"),
+        "across: equal first actions, of the pairs of matched worlds; within: of the pairs of "
+        "independent runs of one world; distance: largest total variation between two faults, with "
+        "the smallest p",
+        ("policy", "group"),
+        ("across", "within", "distance", "p (Holm)"),
     )
     whys = []
     shown = set()
@@ -319,13 +319,10 @@ def _print_first_actions(console: Console, rows: Sequence[Mapping[str, Any]]) ->
                 tests = [test for test in found["tests"] if test["group"] == group]
                 within = agreed["within"]
                 table.add_row(
-                    row[side],
-                    side.upper(),
+                    f"{side.upper()}: {row[side]}",
                     group.replace("_", " "),
-                    f"{100 * agreed['across']:.1f}",
-                    f"{agreed['pairs_across']:,}",
-                    "" if within is None else f"{100 * within:.1f}",
-                    f"{agreed['pairs_within']:,}",
+                    f"{100 * agreed['across']:.1f} % of {agreed['pairs_across']:,}",
+                    "" if within is None else f"{100 * within:.1f} % of {agreed['pairs_within']:,}",
                     f"{max(test['distance'] for test in tests):.2f}",
                     f"{min(test['p_holm'] for test in tests):.3g}",
                 )

@@ -94,7 +94,7 @@ def measure(
     """
     import numpy as np
 
-    from evaluation.learning import CONTEXTUAL, persistence
+    from evaluation.learning import CONTEXTUAL, across_seeds, persistence
     from exactlyonce_env.presets import load_plan
 
     result: dict[str, Any] = {
@@ -120,6 +120,7 @@ def measure(
             (pooled,) = persistence(np.concatenate(errors))
             result["persistence_error_log2"] = pooled["median_log2"]
             result["transfer"] = _transfer(policies, min(worlds, TRANSFER_WORLDS), say)
+    result["across_seeds"] = across_seeds(result["rows"])
     return result
 
 
@@ -273,9 +274,35 @@ def _print(console: Console, result: Mapping[str, Any]) -> None:
     for table in (make(result) for make in tables):
         if table.row_count:
             console.print(table)
+    _print_across_seeds(console, result["across_seeds"])
     error = result["persistence_error_log2"]
     if error is not None:
         console.print(f"contextual, first re-issue: median |log2(time / optimal time)| {error:.3f}")
+
+
+def _print_across_seeds(console: Console, found: Mapping[str, Any]) -> None:
+    if "why" in found:
+        return
+    words = {
+        "iqm": "interquartile mean",
+        "mean": "mean",
+        "median": "median",
+        "optimality_gap": "short of the optimum by",
+    }
+    told = ", ".join(
+        f"{word} {found[name]['value']:.3f} ({found[name]['low']:.3f} to {found[name]['high']:.3f})"
+        for name, word in words.items()
+    )
+    console.print(
+        f"gap closed over {len(found['runs'])} seeds of {len(found['tasks'])} presets: {told}",
+        soft_wrap=True,
+    )
+    profile = found["profile"]
+    above = ", ".join(
+        f"{at:g}: {100 * share:.0f} %"
+        for at, share in zip(profile["thresholds"], profile["shares"], strict=True)
+    )
+    console.print(f"closed more than {above} of the policies", soft_wrap=True)
 
 
 def _table(title: str, *headings: str) -> Table:

@@ -279,7 +279,7 @@ def print_totals(console: Console, title: str, totals: Sequence[Mapping[str, Any
         "its 95 % interval. +m missing: not scored, invalid ones among them",
     )
     for heading in (*HEADINGS.values(), "unsupported, %"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     for row in totals:
         cells = []
         for name in HEADINGS:
@@ -329,7 +329,7 @@ def _print_outcomes(console: Console, totals: Sequence[Mapping[str, Any]]) -> No
 
     table = _table("The decisions replayed", "each scored response in three worlds")
     for heading in OUTCOME_HEADINGS.values():
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     for row in totals:
         cells = [f"{row['outcomes'][name]:,}" for name in OUTCOME_HEADINGS]
         table.add_row(escape(row["policy"]), condition_words(row), *cells)

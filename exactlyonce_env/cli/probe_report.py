@@ -56,17 +56,18 @@ def _print(console: Console, found: Mapping[str, Any]) -> None:
         title_justify="left",
         caption_justify="left",
     )
-    for heading in ("policy", "key", "share of", "labels"):
+    for heading in ("policy", "key", "share of"):
         table.add_column(heading, no_wrap=True)
+    table.add_column("labels")
     for heading in ("counts", "difference, points", "p", "p (Holm)"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     for row in found["contrasts"]:
         counts = ", ".join(
             f"{arm['count']}/{arm['n']}" + (f" +{arm['missing']}" if arm["missing"] else "")
             for arm in row["arms"]
         )
         low, high = (100 * value for value in row["difference"])
-        shown = f"{low:+.2f}" if low == high else f"{low:+.2f}..{high:+.2f}"
+        shown = f"{low:+.2f}" if low == high else f"{low:+.2f} to {high:+.2f}"
         table.add_row(
             escape(row["policy"]),
             condition_words(row),
@@ -74,7 +75,7 @@ def _print(console: Console, found: Mapping[str, Any]) -> None:
             " - ".join(row["labels"]),
             counts,
             f"{shown} [{100 * row['low']:+.2f}, {100 * row['high']:+.2f}]",
-            "" if row["p"] is None else f"{row['p']:.3g}",
+            row["p_why"] if row["p"] is None else f"{row['p']:.3g}",
             f"{row['p_holm']:.3g}" if "p_holm" in row else "",
         )
     if found["contrasts"]:

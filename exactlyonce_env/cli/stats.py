@@ -12,9 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from exactlyonce_env.cli.output import JsonTarget, human_console, to_jsonable, write_json
+from exactlyonce_env.cli.stats_lists import LIST_METHODS
 from exactlyonce_env.errors import UserError, unknown
 
 Fields = Mapping[str, Any]
+
+LONGEST = 300
+"""Characters of a message."""
 
 
 def stats(
@@ -22,8 +26,7 @@ def stats(
         str,
         typer.Argument(
             metavar="METHOD",
-            help="clopper-pearson, wilson, newcombe, mover-interaction, stratified-exact, mcnemar, "
-            "holm, kendall-tau-b or tost-paired.",
+            help="One of those below.",
         ),
     ],
     source: Annotated[
@@ -31,23 +34,36 @@ def stats(
     ] = "-",
     json_target: JsonTarget = None,
 ) -> None:
-    r"""Compute one statistic from counts: JSON in, JSON out, a list in gives a list out.
+    """Compute one statistic from counts: JSON in, JSON out, a list in gives a list out.
 
     \b
     clopper-pearson    {count, n, confidence?} -> {low, high}
     wilson             {count, n, icc?, mean_cluster_size?} -> {low, high, effective_n}
     newcombe           {count1, n1, missing1?, count2, n2, missing2?}, arm 1 minus arm 2
-    mover-interaction  {coded: {unlabeled, labeled}, canonical: {...}}, each {count, n, missing?}:
-                       (labeled - unlabeled) of coded minus that of canonical
+    mover-interaction  {coded: {unlabeled, labeled}, canonical: {...}}, each {count, n,
+                       missing?}: (labeled - unlabeled) of coded minus that of canonical
     stratified-exact   {strata: [{count1, n1, count2, n2}]} -> {p}
     mcnemar            {b, c} -> {p}
     holm               {p: [...]} -> {adjusted}
     kendall-tau-b      {x, y, missing_x?, missing_y?} -> {low, high}
     tost-paired        {b, c, n, margin} -> {difference, p, low, high}
 
+    \b
+    icc                {values, clusters}: correlation of the values of one cluster
+    cluster-bootstrap  {values, clusters, resamples?, seed?}: mean, whole clusters drawn
+    gee                {success, factors: {name: levels}, clusters} -> {effects}
+    mixed-model        {success, factors, tasks, instances} -> {effects, sd}
+    shapley            {success, factors} -> {shares, pseudo_r2}
+    first-actions      {runs: [[[...]]]}: groups of worlds that look alike, each of runs
+    total-variation    {first, second, permutations?, seed?} -> {distance, p, pairs}
+    seeds              {scores: [[...]], target?}, for each run the tasks' scores:
+                       interquartile mean, mean, median, optimality gap
+    performance-profile  {scores, thresholds} -> {shares, low, high}
+    improvement        {x: [[...]], y: [[...]]}: how likely a run of x beats one of y
+
     Shares, not percent. n is what was planned, missing ones included; with any missing the result
     is an envelope over every way in which they may have gone.
-    """
+    """  # noqa: D301  (a paragraph after \b keeps its lines)
     if method not in METHODS:
         raise unknown("method", method, tuple(METHODS))
     given = _read(source)
@@ -58,11 +74,16 @@ def stats(
             found.append(_computed(method, entry))
         except UserError as error:
             place = f"entry {number}: " if isinstance(given, list) else ""
-            raise UserError(f"{method}: {place}{error}") from None
+            raise UserError(f"{method}: {place}{_short(str(error))}") from None
     result = to_jsonable(found if isinstance(given, list) else found[0])
     human_console(json_target).print(json.dumps(result, indent=2), markup=False, soft_wrap=True)
     if json_target is not None:
         write_json(result, json_target)
+
+
+def _short(text: str) -> str:
+    """A message without the middle of a long value that it quotes."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 60]} ... {text[-55:]}"
 
 
 def _read(source: str) -> Any:
@@ -233,6 +254,7 @@ METHODS: dict[str, tuple[Callable[[Fields], Any], tuple[str, ...], tuple[str, ..
     "holm": (_holm, ("p",), ()),
     "kendall-tau-b": (_kendall, ("x", "y"), ("missing_x", "missing_y")),
     "tost-paired": (_tost, ("b", "c", "n", "margin"), ()),
+    **LIST_METHODS,
 }
 """Each method with the fields it needs and those it may have."""
 

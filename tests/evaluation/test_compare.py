@@ -17,6 +17,7 @@ from exactlyonce_env.errors import UserError
 from exactlyonce_env.presets import load_plan
 
 WORLDS = 600
+NATIVE = 250
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +28,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     evaluate(plan, ["wait:900"], worlds=WORLDS, out=folder / "b")
     evaluate(plan, ["wait:900", "wait:300"], worlds=(100, 300), out=folder / "part")
     evaluate(plan, ["wait:300"], worlds=50, seed=1, out=folder / "seed")
-    evaluate(load_plan("native"), ["guard"], worlds=WORLDS, out=folder / "native")
-    evaluate(load_plan("native"), ["verify-retry"], worlds=WORLDS, out=folder / "native2")
+    evaluate(load_plan("native"), ["guard"], worlds=NATIVE, out=folder / "native")
+    evaluate(load_plan("native"), ["verify-retry"], worlds=NATIVE, out=folder / "native2")
     return folder
 
 
@@ -73,7 +74,18 @@ def test_one_policy_each_is_compared_world_by_world(runs: Path) -> None:
     share = row["shapley"]["unresolved"]
     assert share["pseudo_r2"] == pytest.approx(share["shares"]["model"])
     assert share["left_out"]["contract"] == "one level only"
-    assert "keep no actions" in row["first_actions"]["why"]
+    for side in "ab":
+        found = row["first_actions"][side]
+        assert list(found["agreement"]) == ["same view"]
+        # All worlds look alike at the timeout: the k-th of each of three faults are matched.
+        agreed, places = (
+            found["agreement"]["same view"],
+            sorted(np.unique(stages, return_counts=True)[1]),
+        )
+        assert agreed["pairs_across"] == 2 * places[0] + places[1]
+        assert agreed["across"] == 1.0
+        assert agreed["within"] is None
+        assert [test["p"] for test in found["tests"]] == [1.0] * 3
 
 
 def test_names_in_common_are_paired_on_the_worlds_in_common(runs: Path) -> None:
@@ -94,11 +106,12 @@ def test_contexts_are_resampled_whole(runs: Path) -> None:
     assert found["value"] == pytest.approx(row["difference"]["exactly_once"]["value"])
     assert found["low"] <= found["value"] <= found["high"]
     assert "too narrow" in found["caveat"]
-    assert "more than 250" in row["mixed"]["why"]
+    assert set(row["mixed"]["sd"]) == {"context", "context x world"}
+    assert row["mixed"]["effects"][-1]["value"] * found["value"] > 0.0
     clustered = row["exactly_once_a"]["clustered"]
     assert clustered["value"] == row["exactly_once_a"]["value"]
     assert 0.0 <= clustered["icc"] <= 1.0
-    assert clustered["effective_n"] <= WORLDS
+    assert clustered["effective_n"] <= NATIVE
     assert set(row["shapley"]["pooled"]["shares"]) == {"model", "contract", "fault stage"}
 
 
@@ -119,10 +132,50 @@ def test_on_the_command_line(
     told = printed("compare", a, b)
     assert "wait:900 (B) minus wait:300 (A), 600 worlds" in told
     assert "McNemar, exact" in told
-    assert "not defined: random intercepts" in told
+    assert "not defined: random" in told
     several = printed("compare", str(runs / "part"), str(runs / "part"))
     assert "B minus A, exactly-once success" in several
     row = json.loads(printed("compare", a, b, "--json", "-"))["rows"][0]
     assert row["n"] == WORLDS
     assert "is not A=B" in refusal("compare", a, b, "--pair", "wait:300")
     assert "no manifest.json" in refusal("compare", a, str(runs))
+
+
+def test_who_sees_more_tells_worlds_apart(runs: Path, tmp_path: Path) -> None:
+    evaluate(load_plan("late-tail"), ["clairvoyant", "state-oracle"], worlds=60, out=tmp_path / "o")
+    one = compare_runs(tmp_path / "o", tmp_path / "o", pairs=[("clairvoyant", "state-oracle")])
+    told = one["rows"][0]["first_actions"]
+    assert all("sees what is hidden" in told[side]["why"] for side in "ab")
+
+
+def test_first_decisions_of_a_language_model(tmp_path: Path) -> None:
+    """A model that knows what it cannot see is found out."""
+    from evaluation.first_decisions import decision_equivalence
+    from evaluation.llm.store import open_store
+    from evaluation.store import open_run
+
+    plan = load_plan("late-tail")
+    columns = evaluate(plan, ["guard"], worlds=40, out=tmp_path / "run").episodes["guard"]
+    with open_store(tmp_path / "run") as store:
+        for world, mode in enumerate(columns["mode"]):
+            for repeat in range(2):
+                action = "retry" if str(mode) == "timeout_pre" else "read"
+                document = {
+                    "kind": "policy",
+                    "policy": "llm:m",
+                    "world": world,
+                    "fault": str(mode),
+                    "repeat": repeat,
+                    "actions": [action, "finish"],
+                    "status": "returned",
+                }
+                store.finish(f"llm:m/{world}/{repeat}", document)
+    found = decision_equivalence(open_run(tmp_path / "run"), "llm:m", range(40))
+    agreed = found["agreement"]["same view"]
+    assert (agreed["within"], agreed["pairs_within"]) == (1.0, 40)
+    assert 0.0 < agreed["across"] < 1.0
+    distances = {tuple(sorted(test["faults"])): test for test in found["tests"]}
+    assert distances["timeout_late_tail", "timeout_post"]["distance"] == 0.0
+    apart = distances["timeout_post", "timeout_pre"]
+    assert apart["distance"] == 1.0
+    assert apart["p_holm"] < 0.01

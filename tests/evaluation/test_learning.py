@@ -10,6 +10,7 @@ import pytest
 from evaluation.learning import (
     TRANSFER_LAWS,
     References,
+    across_seeds,
     agreement,
     first_reissues_s,
     gap_closed,
@@ -178,3 +179,24 @@ def _by_hand(plan=None, contexts=None, modes=None) -> References:
         modes=np.zeros(n, dtype=np.int8) if modes is None else modes,
         first_reissue_s=np.full(n, np.nan),
     )
+
+
+def test_the_measures_over_seeds_and_presets():
+    rows = [
+        {"preset": preset, "seed": seed, "gap_closed": gap}
+        for preset, gaps in (
+            ("late-tail", (0.98, 0.96, 0.99)),
+            ("stale-tail", (0.90, 0.94, None)),
+            ("late-fixed", (None, None, None)),
+        )
+        for seed, gap in enumerate(gaps)
+    ]
+    found = across_seeds(rows)
+    assert (found["tasks"], found["runs"]) == (["late-tail", "stale-tail"], [0, 1])
+    assert found["iqm"]["value"] == pytest.approx((0.94 + 0.96) / 2)
+    assert found["mean"]["value"] == pytest.approx(0.945)
+    assert found["optimality_gap"]["value"] == pytest.approx(0.055)
+    shares = dict(zip(found["profile"]["thresholds"], found["profile"]["shares"], strict=True))
+    assert (shares[0.9], shares[0.95], shares[1.0]) == (0.75, 0.5, 0.0)
+    assert "one training seed" in across_seeds(rows[:1])["why"]
+    assert "no preset" in across_seeds(rows[6:])["why"]

@@ -48,9 +48,10 @@ def test_published_limits_of_one_arm(told: Callable[..., dict[str, Any]]) -> Non
 
 
 def test_a_published_contrast(told: Callable[..., dict[str, Any]]) -> None:
+    # In whatever order the lines come, what the label adds is positive.
     found = told(
-        *counts("m", 124, 128, label="weak"),
         *counts("m", 115, 128, label="absent"),
+        *counts("m", 124, 128, label="weak"),
     )
     row = next(r for r in found["contrasts"] if r["measure"] == "unsupported")
     assert row["labels"] == ["weak", "absent"]
@@ -74,10 +75,25 @@ def test_missing_responses_widen_everything(told: Callable[..., dict[str, Any]])
     ]
     found = told(*lines)
     row = next(r for r in found["contrasts"] if r["measure"] == "retries")
-    assert row["difference"] == pytest.approx([7 / 20, 8 / 20])
+    assert row["labels"] == ["weak", "absent"]
+    assert row["difference"] == pytest.approx([-8 / 20, -7 / 20])
     ps = [stratified_exact([Stratum(9 + k, 10, 4, 10), Stratum(7, 10, 5, 10)]) for k in range(2)]
     assert row["p"] == pytest.approx(max(ps))
     assert row["p_holm"] == row["p"]
+
+
+def test_a_test_that_cannot_be_made_says_why(told: Callable[..., dict[str, Any]]) -> None:
+    found = told(
+        *counts("m", 3, 10, label="absent", task="a"), *counts("m", 4, 10, label="weak", task="b")
+    )
+    assert {(row["p"], row["p_why"]) for row in found["contrasts"]} == {
+        (None, "the labels share no task")
+    }
+    many = told(
+        *counts("m", 0, 400, label="absent", missing=300),
+        *counts("m", 0, 400, label="weak", missing=300),
+    )
+    assert all("assignments" in row["p_why"] for row in many["contrasts"])
 
 
 def test_orders_of_policies(told: Callable[..., dict[str, Any]]) -> None:
@@ -103,7 +119,8 @@ def test_a_run_of_probe_is_read_back(printed: Callable[..., str], tmp_path: Path
     assert found["totals"] == run["totals"]
     rows = {(r["policy"], r["measure"]): r for r in found["contrasts"]}
     follower = rows["label-follower", "retries"]
-    assert follower["difference"] == [1.0, 1.0]
+    assert follower["labels"] == ["weak", "absent"]
+    assert follower["difference"] == [-1.0, -1.0]
     assert follower["p_holm"] < 1e-20
 
 

@@ -273,8 +273,8 @@ def test_published_counts(tmp_path: Path) -> None:
     (row,) = summarise(complete)["totals"]
     assert [round(100 * end, 2) for end in row["ci"]["unsupported"]] == [57.41, 78.65]
     assert row["stops"] == 25
-    # One prompt tells nothing of a correlation within prompts.
-    assert "one prompt" in row["clustered"]["unsupported"]["why"]
+    # A line of counts tells nothing of a correlation within prompts.
+    assert "two prompts or more" in row["clustered"]["unsupported"]["why"]
 
 
 def test_draws_of_one_prompt_count_by_their_correlation(tmp_path: Path) -> None:

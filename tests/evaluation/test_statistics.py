@@ -266,6 +266,27 @@ def stats(printed: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Calla
         ("mcnemar", {"b": 1, "c": 8}, {"p": 0.039063}),
         ("holm", {"p": [0.01, 0.04, 0.03]}, {"adjusted": [0.03, 0.06, 0.06]}),
         ("kendall-tau-b", {"x": [1, 2, 3], "y": [1, 3, 2]}, {"low": 1 / 3, "high": 1 / 3}),
+        ("icc", {"values": [0, 0, 1, 1], "clusters": ["a", "a", "b", "b"]}, {"icc": 1.0}),
+        (
+            "total-variation",
+            {"first": ["a"] * 8, "second": ["b"] * 8},
+            {"distance": 1.0, "p": 2 / 256, "pairs": 8},
+        ),
+        (
+            "first-actions",
+            {"runs": [[["read", "read"], ["read", "retry"]]]},
+            {"across": 0.5, "within": 0.5, "pairs_across": 4, "pairs_within": 2},
+        ),
+        (
+            "performance-profile",
+            {"scores": [[1, 1], [1, 1]], "thresholds": [0, 1], "resamples": 10},
+            {"thresholds": [0, 1], "shares": [1, 0], "low": [1, 0], "high": [1, 0]},
+        ),
+        (
+            "improvement",
+            {"x": [[3, 3]], "y": [[1, 1], [2, 2]], "resamples": 10},
+            {"value": 1, "low": 1, "high": 1, "runs": 1, "tasks": 2},
+        ),
         (
             "stratified-exact",
             {"strata": [{"count1": 3, "n1": 6, "count2": 1, "n2": 8}]},
@@ -283,6 +304,75 @@ def test_json_in_json_out(stats: Any, method: str, given: Any, found: dict[str, 
     assert sorted(told) == sorted(found)
     assert all(near(told[name], value) for name, value in found.items())
     assert stats(method, [given, given]) == [told, told]
+
+
+def test_models_and_measures_of_lists(stats: Any) -> None:
+    success, arm = [1] * 30 + [0] * 10 + [1] * 10 + [0] * 30, ["a"] * 40 + ["b"] * 40
+    clusters = [k % 8 for k in range(80)]
+    odds = 2 * math.log(10 / 30)
+    found = stats("gee", {"success": success, "factors": {"arm": arm}, "clusters": clusters})
+    assert [effect["name"] for effect in found["effects"]] == ["intercept", "arm=b"]
+    assert found["effects"][1]["value"] == pytest.approx(odds, abs=1e-6)
+    given = {"success": success, "factors": {"arm": arm}, "tasks": clusters, "instances": clusters}
+    mixed = stats("mixed-model", given)
+    assert mixed["effects"][1]["value"] == pytest.approx(odds, abs=0.3)
+    assert mixed["effects"][1]["p"] is None
+    shares = stats("shapley", {"success": success, "factors": {"arm": arm}})
+    assert shares["shares"]["arm"] == shares["pseudo_r2"] == pytest.approx(0.1887, abs=1e-4)
+    drawn = {"values": success, "clusters": clusters, "resamples": 50, "seed": 3}
+    assert stats("cluster-bootstrap", drawn)["value"] == 0.5
+    seeds = stats("seeds", {"scores": [[0.5, 1.5], [0.7, 1.1]], "target": 1, "resamples": 50})
+    assert seeds["optimality_gap"]["value"] == pytest.approx((0.5 + 0.3) / 4)
+    assert seeds["iqm"]["value"] == pytest.approx((0.7 + 1.1) / 2)
+
+
+WRONG = (
+    '"x"',
+    "-1",
+    "1.5",
+    "1e400",
+    "NaN",
+    "true",
+    "null",
+    "[]",
+    "[[1], [2, 3], {}]",
+    "{}",
+    "1" + "0" * 400,
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("clopper-pearson", ("count", "n")),
+        ("wilson", ("count", "n")),
+        ("newcombe", ("count1", "n1", "count2", "n2")),
+        ("mover-interaction", ("coded", "canonical")),
+        ("stratified-exact", ("strata",)),
+        ("mcnemar", ("b", "c")),
+        ("holm", ("p",)),
+        ("kendall-tau-b", ("x", "y")),
+        ("tost-paired", ("b", "c", "n", "margin")),
+        ("icc", ("values", "clusters")),
+        ("gee", ("success", "factors", "clusters")),
+        ("shapley", ("success", "factors")),
+        ("first-actions", ("runs",)),
+        ("total-variation", ("first", "second")),
+        ("seeds", ("scores",)),
+        ("improvement", ("x", "y")),
+    ],
+)
+def test_nothing_that_is_wrong_ends_in_a_traceback(
+    refusal: Callable[..., str], tmp_path: Any, method: str, fields: tuple[str, ...]
+) -> None:
+    path = tmp_path / "in.json"
+    for wrong in WRONG:
+        if (method, wrong) == ("holm", "[]"):
+            continue  # of no p-values there are no adjusted ones
+        path.write_text("{" + ", ".join(f'"{name}": {wrong}' for name in fields) + "}")
+        assert len(refusal("stats", method, "--input", str(path))) < 400
+    path.write_text("[" * 5000)
+    assert "not JSON" in refusal("stats", method, "--input", str(path))
 
 
 @pytest.mark.parametrize(
