@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from evaluation.llm.agent_run import document_of, place_of, session_of
-from evaluation.llm.calling import Calls, NoAnswerError
+from evaluation.llm.calling import Calls, HaltedError, NoAnswerError
 from evaluation.llm.running import Document, Done, run_units, taken
 from evaluation.llm.trial import way_of
 from evaluation.sandbox import Cell
@@ -37,7 +37,11 @@ class _Bridge:
         ------
         NoAnswerError
             Where none will come.
+        HaltedError
+            Once the run has ended.
         """
+        if self._loop.is_closed():
+            raise HaltedError
         asked = self._calls.ask(self._place, self._step, path, body)
         self._step += 1
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))

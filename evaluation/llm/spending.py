@@ -28,13 +28,13 @@ def spending(
     spec
         Whose; places begin with it.
     trial
-        The place of the trial; empty: there is none.
+        What the places of trials begin with; empty: there are none.
     twins
         Places of the twins.
     """
     found: dict[str, dict[str, Any]] = {use: dict.fromkeys(FIELDS, 0) for use in (*USES, "all")}
     for place, spent, finished in store.spent_by_place():
-        if place == trial:
+        if trial and (place == trial or place.startswith(f"{trial}/")):
             use = "trials"
         elif not place.startswith(f"{spec}/"):
             continue

@@ -88,7 +88,9 @@ class Store:
         self, connection: sqlite3.Connection, secrets: Sequence[str] = (), name: str = FILE
     ) -> None:
         self._db, self.name = connection, name
-        self.secrets = tuple(secret for secret in secrets if secret)
+        # Texts are cleaned once they are JSON, in which quotes and backslashes are escaped.
+        escaped = (json.dumps(secret)[1:-1] for secret in secrets)
+        self.secrets = tuple(dict.fromkeys(s for s in (*escaped, *secrets) if s))
         self._texts: set[str] = set()
         self._before: dict[str, list[Any]] = {}
 

@@ -15,9 +15,12 @@ TRIAL = "probe"
 """First part of the places of trials."""
 
 
-def trial_place(model: str) -> str:
-    """Where the call is kept that tries out how the endpoint of a model answers."""
-    return f"{TRIAL}/{model}"
+def trial_place(model: str, address: str = "") -> str:
+    """Where the call is kept that tries out how an endpoint of a model answers.
+
+    Without an address: what the places of all its endpoints begin with.
+    """
+    return f"{TRIAL}/{model}" + (f"/{address}" if address else "")
 
 
 async def way_of(policy: LLMPolicy, calls: Calls) -> str:
@@ -28,14 +31,15 @@ async def way_of(policy: LLMPolicy, calls: Calls) -> str:
     UserError
         Where the endpoint does not answer.
     """
-    name = f"answers of {policy.model}"
+    address = getattr(calls.endpoint, "address", "")
+    name = f"answers of {policy.model} at {address}"
     tried = policy.settings.answers == "auto" and policy.variant.scoring == "sampled"
     known = calls.store.fact(name) if tried else None
     if known is not None:
         return known
 
     async def ask(body: dict[str, Any]) -> dict[str, Any]:
-        return await calls.ask(trial_place(policy.model), 0, CHAT, body)
+        return await calls.ask(trial_place(policy.model, address), 0, CHAT, body)
 
     try:
         how = await policy.way_of_answering(calls.endpoint, ask)

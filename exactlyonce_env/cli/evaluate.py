@@ -231,12 +231,16 @@ def evaluate(
     from evaluation.runner import resolve_policies
     from evaluation.summary import summarise
     from evaluation.sweep import beyond_notes
+    from policies.llm.policy import LOCAL
     from policies.spec import LINEUP
 
     chosen = list(LINEUP) if policies is None else split_list(policies, "--policies")
     count = positive_worlds(worlds)
     chosen_policies = with_variants(chosen, asking)
     specs = list(resolve_policies(chosen_policies))
+    for one in chosen_policies:
+        if not isinstance(one, str) and one.model != LOCAL:
+            one.connect()  # what is amiss is told before anything is run
     models = model_options(asking) if any(s.startswith("llm:") for s in specs) else None
     if baseline is not None:
         from policies.spec import parse_policy

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from evaluation.llm.models import ModelOptions
-    from policies.base import AnyPolicy
     from policies.llm.policy import LLMPolicy
 
 PANEL = "Options of language models"
@@ -130,7 +129,7 @@ def model_options(asked: Mapping[str, Any]) -> ModelOptions:
 def _prices(text: str | None) -> tuple[float, ...]:
     if text is None:
         return ()
-    prices = split_numbers(text, "--price")
+    prices = split_numbers(text, "--price", "dollars")
     if len(prices) != 2 or min(prices) < 0.0:
         raise UserError(f"--price {text!r} is not IN,OUT: dollars per million tokens, such as 1,4")
     return tuple(prices)
@@ -143,7 +142,7 @@ def given_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def with_variants(specs: Sequence[str], asked: Mapping[str, Any]) -> list[str | AnyPolicy]:
+def with_variants(specs: Sequence[str], asked: Mapping[str, Any]) -> list[str | LLMPolicy]:
     """The policies, each language model once for each variant that the options name.
 
     Raises
@@ -157,17 +156,19 @@ def with_variants(specs: Sequence[str], asked: Mapping[str, Any]) -> list[str | 
         if stray is not None:
             raise UserError(f"{stray} is an option of language models; name one, llm:MODEL")
         return list(specs)
+    from policies.llm.address import checked_address
     from policies.llm.asking import Settings
     from policies.llm.policy import llm
 
     url = asked.get("--base-url")
     if url is not None:
+        checked_address(url, "--base-url")
         # Policies that are made elsewhere, in other processes too, ask the same endpoint.
         os.environ["OPENAI_BASE_URL"] = url
     settings = Settings(
         **{"base_url": os.environ.get("OPENAI_BASE_URL") or None, **given_settings(asked)}
     )
-    chosen: list[str | AnyPolicy] = []
+    chosen: list[str | LLMPolicy] = []
     for spec in specs:
         if spec not in models:
             chosen.append(spec)
@@ -176,6 +177,11 @@ def with_variants(specs: Sequence[str], asked: Mapping[str, Any]) -> list[str | 
         policy = llm(name, argument or None)
         _refuse_second_naming(spec, policy, asked)
         chosen += [policy.changed(settings, **factors) for factors in _factors(asked)]
+    asked_models = [one for one in chosen if not isinstance(one, str)]
+    if asked.get("--answers") and all(m.variant.scoring == "likelihood" for m in asked_models):
+        raise UserError(
+            "--answers says how a model writes its answer: --scoring likelihood has none"
+        )
     return chosen
 
 

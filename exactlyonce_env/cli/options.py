@@ -124,7 +124,7 @@ def split_list(text: str, what: str, *, distinct: bool = True) -> list[str]:
     return entries
 
 
-def split_numbers(text: str, what: str) -> list[float]:
+def split_numbers(text: str, what: str, unit: str = "seconds") -> list[float]:
     """Split a comma-separated option into numbers.
 
     Raises
@@ -137,9 +137,9 @@ def split_numbers(text: str, what: str) -> list[float]:
         try:
             number = float(entry)
         except ValueError:
-            raise UserError(f"{what} {entry!r} is not a number of seconds") from None
+            raise UserError(f"{what} {entry!r} is not a number of {unit}") from None
         if number != number or number in (float("inf"), float("-inf")):
-            raise UserError(f"{what} {entry!r} is not a finite number of seconds")
+            raise UserError(f"{what} {entry!r} is not a finite number of {unit}")
         numbers.append(number)
     return numbers
 

@@ -142,14 +142,19 @@ def human_console(json_target: str | None = None) -> Console:
     """Return the console for tables and remarks; a silent one when stdout belongs to the JSON."""
     from rich.console import Console
 
-    return Console(quiet=json_target == STDOUT, width=_width(sys.stdout.isatty()), highlight=False)
+    return Console(
+        quiet=json_target == STDOUT,
+        width=_width(sys.stdout.isatty()),
+        highlight=False,
+        emoji=False,
+    )
 
 
 def progress_console() -> Console:
     """Return the console for progress bars: stderr, and only where somebody can watch."""
     from rich.console import Console
 
-    return Console(stderr=True, quiet=not sys.stderr.isatty())
+    return Console(stderr=True, quiet=not sys.stderr.isatty(), emoji=False)
 
 
 def _width(is_terminal: bool) -> int | None:

@@ -131,7 +131,8 @@ class OpenAIEndpoint:
     ) -> None:
         self.url = base_url or os.environ.get(URL_VARIABLE) or None
         if self.url is not None:
-            checked_address(self.url, "--base-url" if base_url else URL_VARIABLE)
+            named = base_url and base_url != os.environ.get(URL_VARIABLE)
+            checked_address(self.url, "--base-url" if named else URL_VARIABLE)
         # Files and secrets end in a newline; what is left must be sendable as a header.
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and (self._key.isprintable() or not self._key)):
@@ -149,7 +150,7 @@ class OpenAIEndpoint:
     @property
     def address(self) -> str:
         """Where requests go."""
-        return self.url or DEFAULT_URL
+        return (self.url or DEFAULT_URL).rstrip("/")
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -218,7 +218,7 @@ def llm(name: str, argument: str | None) -> LLMPolicy:
     UserError
         Without a model's name.
     """
-    if argument is None:
+    if argument is None or argument.startswith("+"):
         raise UserError(
             f"{name} needs the name of a model, for instance {name}:local or {name}:gpt-x"
         )

@@ -1,7 +1,7 @@
 """What an outside check of the models' part found wanting, each as what it ought to be.
 
-Every test here fails today and is expected to: mending one makes it pass, which strict xfail
-reports, and then the mark goes and the test joins its kin.
+What is still wanting is marked as expected to fail; mending it makes the test pass, which strict
+xfail reports, and then the mark goes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def test_a_second_command_cannot_spend_a_budget_again_that_no_usage_was_told_for
     assert asked[1] == asked[0]
 
 
-@wanting("a secret is looked for after JSON has escaped its quotes and backslashes")
 @pytest.mark.parametrize("key", ['sk-can"ary-0123456789', "sk-can\\ary-0123456789"])
 def test_a_key_with_a_character_that_json_escapes_is_blotted_out(tmp_path: Path, key: str) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": f"my key is {key}"}]}
@@ -73,7 +72,6 @@ def test_a_key_with_a_character_that_json_escapes_is_blotted_out(tmp_path: Path,
     assert call["body"]["messages"][0]["content"] == "my key is [key]"
 
 
-@wanting("emoji codes in the names of models are replaced by emoji")
 @pytest.mark.parametrize("name", ["m", "m:fire:"])
 def test_a_models_name_is_printed_to_the_letter(run_cli: Any, name: str) -> None:
     with FakeEndpoint("patient") as fake:
@@ -86,14 +84,12 @@ def test_a_models_name_is_printed_to_the_letter(run_cli: Any, name: str) -> None
     assert f"missing, llm:{name}: 3 x not run" in done.stdout
 
 
-@wanting("an address from the environment is reported as the option's")
 def test_an_address_from_the_environment_is_named_by_its_variable(run_cli: Any) -> None:
     done = run_cli(*(*EVALUATE, "--policies", "llm:m"), env={**ENV, "OPENAI_BASE_URL": "nonsense"})
     assert done.returncode == 2
     assert done.stderr.startswith("error: OPENAI_BASE_URL 'nonsense' is no address")
 
 
-@wanting("scripted policies are run, a minute at the first time, before the missing key is told")
 def test_a_missing_key_is_told_before_anything_is_run(run_cli: Any, tmp_path: Path) -> None:
     done = run_cli(
         *(*EVALUATE, "--policies", "wait:300,llm:m", "--out", str(tmp_path / "run")),
@@ -104,7 +100,6 @@ def test_a_missing_key_is_told_before_anything_is_run(run_cli: Any, tmp_path: Pa
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-@wanting("a slash at the end makes another endpoint of the same address")
 def test_a_slash_at_the_end_is_the_same_endpoint(run_cli: Any, tmp_path: Path) -> None:
     with FakeEndpoint("patient") as fake:
         for url in (fake.base_url, fake.base_url + "/"):
@@ -117,7 +112,6 @@ def test_a_slash_at_the_end_is_the_same_endpoint(run_cli: Any, tmp_path: Path) -
     assert "2 endpoints" not in done.stdout
 
 
-@wanting("whether schemas are kept is remembered by model alone")
 def test_another_endpoint_is_tried_for_itself(run_cli: Any, tmp_path: Path) -> None:
     with (
         FakeEndpoint("patient") as keeps,
@@ -136,7 +130,6 @@ def test_another_endpoint_is_tried_for_itself(run_cli: Any, tmp_path: Path) -> N
     assert not any(formats)
 
 
-@wanting("a price that is no number is called a number of seconds")
 def test_a_price_is_no_number_of_seconds(run_cli: Any) -> None:
     done = run_cli(
         *(*EVALUATE, "--policies", "llm:m", "--base-url", "http://127.0.0.1:9/v1"),
@@ -147,7 +140,6 @@ def test_a_price_is_no_number_of_seconds(run_cli: Any) -> None:
     assert "seconds" not in done.stderr
 
 
-@wanting("--answers is taken and ignored where options are scored by likelihood")
 def test_ways_of_answering_do_not_go_with_likelihood(run_cli: Any) -> None:
     with FakeEndpoint("patient") as fake:
         done = run_cli(
@@ -159,7 +151,6 @@ def test_ways_of_answering_do_not_go_with_likelihood(run_cli: Any) -> None:
     assert "--answers" in done.stderr
 
 
-@wanting("the bare variant is taken for a model of that name")
 def test_a_variant_without_a_model_is_refused(run_cli: Any) -> None:
     with FakeEndpoint("patient") as fake:
         done = run_cli(*EVALUATE, "--policies", "llm:+aware", "--base-url", fake.base_url, env=ENV)
